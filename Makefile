@@ -1,0 +1,38 @@
+# book    build the site into _build/html; a warning or a raising cell fails it
+# test    run the tests
+# report  print the lesson's table for this machine
+# record  measure on this GPU and write book/evidence/
+#
+# Each sets up what it needs: .venv, made again when a requirements file changes.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+book: $(VENV)/book
+	rm -rf _build/html _build/.doctrees _build/jupyter_execute
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter-book build . -W -n --keep-going
+
+test: $(VENV)/test
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
+
+report record: $(VENV)/book
+	cd book && ../$(BIN)/python -m lesson $@
+
+notebooks: $(VENV)/book
+	$(BIN)/python -m book.lesson.notebooks
+
+clean:
+	rm -rf _build
+
+$(VENV)/book: requirements.txt
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/test: requirements-test.txt $(VENV)/book
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
+	touch $@
+
+.PHONY: book test report record notebooks clean
