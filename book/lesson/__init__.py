@@ -1,0 +1,31 @@
+"""Attention, two ways: the lesson's verbs.
+
+    import lesson
+    lesson.device()                      what was found here
+    lesson.count_bytes(4096)             bytes, before any time
+    lesson.gate("online", "spike-late")  is it attention?
+    lesson.table()                       gates and times
+
+Importing needs NumPy alone; CuPy, matplotlib and the widget are imported when first used.
+Some verbs share the name of a module (gate, table, mutants): inside the package write
+``from .gate import judge``, never ``from . import gate``.
+"""
+
+from .errors import (ArgumentError, CompileError, EvidenceError, GateError, InputError, LaunchError,
+                     LessonError, RaceError)
+from .verbs import (case, count_bytes, device, facts, gate, gates, geometry, mutants,
+                    plot_score_matrix, score_matrix, table, trace)
+
+__all__ = [
+    "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
+    "LessonError", "RaceError", "case", "count_bytes", "device", "facts", "gate", "gates",
+    "geometry", "mutants", "plot_score_matrix", "score_matrix", "table", "trace", "OnlineMax",
+]
+
+
+def __getattr__(name):
+    if name == "OnlineMax":  # needs ipywidgets and anywidget
+        from .online_max import OnlineMax
+
+        return OnlineMax
+    raise AttributeError(f"module 'lesson' has no attribute {name!r}")

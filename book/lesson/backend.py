@@ -1,0 +1,164 @@
+"""Where kernels run: on a GPU ('live'), on the host ('emulated'), or nowhere.
+
+Both backends have the same face; chapters never ask which one they have:
+
+    mark                                    'live' or 'emulated'
+    describe()                              one line for a reader
+    compile(source, defines=None)           -> Program; raises CompileError
+    put(array), full(shape, value), get(array)
+    free_bytes()                            memory that a path may use
+    program.launch(kernel, grid, block, args, shared=0)
+
+A launch returns when the kernel has ended, and raises LaunchError if it failed.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+
+import numpy as np
+
+from .errors import ArgumentError, LaunchError
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found: a GPU that runs CuPy kernels, or why not, in a sentence."""
+
+    gpu: bool
+    reason: str
+    versions: dict  # software and device, by name; what is known
+
+
+def _cupy_packages():
+    """Installed distributions that provide the module ``cupy``."""
+    names = {(d.metadata["Name"] or "").lower() for d in metadata.distributions()}
+    return sorted(n for n in names if n == "cupy" or n.startswith(("cupy-cuda", "cupy-rocm")))
+
+
+@lru_cache(maxsize=1)
+def probe():
+    """Look for a GPU once: import CuPy, ask for a device, compile and run something trivial."""
+    packages = _cupy_packages()
+    versions = {"numpy": np.__version__}
+    try:
+        import cupy
+    except Exception as error:  # a half-installed CuPy raises more than ImportError
+        if not packages:
+            return Probe(False, "CuPy is not installed (pip install cupy-cuda12x)", versions)
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return Probe(False, f"CuPy is installed but does not import: {first}", versions)
+    versions["cupy"] = cupy.__version__
+    if len(packages) > 1:
+        return Probe(False, f"two CuPy packages are installed ({', '.join(packages)}) and overwrite "
+                     "each other: uninstall both, then install one", versions)
+    from . import nvrtc
+
+    has_nvrtc, nvrtc_version = nvrtc.available()
+    if has_nvrtc:
+        versions["nvrtc"] = nvrtc_version
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        text = str(error)
+        if "NoDevice" in text:
+            return Probe(False, "the NVIDIA driver finds no GPU", versions)
+        if "InsufficientDriver" in text:
+            return Probe(False, "there is no NVIDIA driver, or it is too old for this CuPy",
+                         versions)
+        return Probe(False, f"CUDA does not start: {text.strip().splitlines()[0]}", versions)
+    if not count:
+        return Probe(False, "the NVIDIA driver finds no GPU", versions)
+    if not has_nvrtc:
+        return Probe(False, nvrtc_version, versions)
+    try:
+        from .gpu import GpuBackend
+
+        versions.update(GpuBackend().versions())
+        _try_out(GpuBackend())
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return Probe(False, f"a trivial kernel does not run on the GPU: {first}", versions)
+    return Probe(True, "", versions)
+
+
+def _try_out(backend):
+    from .source import from_text
+
+    text = 'extern "C" __global__ void probe(float* x) { x[threadIdx.x] = 2.0f * threadIdx.x; }\n'
+    x = backend.full((32,), np.nan)
+    backend.compile(from_text(text, "probe.cu")).launch("probe", (1,), (32,), (x,))
+    if not np.array_equal(backend.get(x), 2.0 * np.arange(32)):
+        raise LaunchError("it computes a wrong result")
+
+
+def choose(kind=None):
+    """The backend to run on, or None where there is neither a GPU nor a C++ compiler.
+
+    ``kind``: 'live', 'emulated', or None for the best there is. Raises ArgumentError when the
+    kind asked for is not to be had, with the reason.
+    """
+    if kind not in (None, "live", "emulated"):
+        raise ArgumentError(f"backend {kind!r}: choose 'live', 'emulated' or None")
+    if kind != "emulated":
+        found = probe()
+        if found.gpu:
+            return _live()
+        if kind == "live":
+            raise ArgumentError(f"no live GPU: {found.reason}")
+    from . import host
+
+    ready, reason = host.available()
+    if ready:
+        return _emulated()
+    if kind == "emulated":
+        raise ArgumentError(f"no emulation: {reason}")
+    return None
+
+
+@lru_cache(maxsize=1)
+def _live():
+    from .gpu import GpuBackend
+
+    return GpuBackend()
+
+
+@lru_cache(maxsize=1)
+def _emulated():
+    from .host import HostBackend
+
+    return HostBackend()
+
+
+def kernel_of(source, name, args):
+    """The kernel called ``name``; refuses an unknown one and a wrong number of arguments."""
+    if name not in source.kernels:
+        raise LaunchError(f"{source.label} defines no kernel {name!r}; it defines: "
+                          f"{', '.join(source.kernels) or 'none'}")
+    kernel = source.kernels[name]
+    if len(args) != len(kernel.params):
+        declared = ", ".join(f"{p.type} {p.name}" for p in kernel.params)
+        raise ArgumentError(f"{name} takes {len(kernel.params)} arguments ({declared}), "
+                            f"got {len(args)}")
+    return kernel
+
+
+SCALARS = {
+    "float": np.float32, "double": np.float64, "int": np.int32, "unsigned": np.uint32,
+    "unsigned int": np.uint32, "size_t": np.uint64, "long long": np.int64,
+    "unsigned long long": np.uint64, "bool": np.bool_,
+}
+
+
+def scalar(kernel, param, value):
+    """``value`` as the type that the kernel declares (a Python float would travel as a double)."""
+    kind = SCALARS.get(param.type.removeprefix("const "))
+    if kind is None:
+        raise ArgumentError(f"{kernel.name}: parameter {param.name} has type {param.type}; "
+                            f"the lesson passes arrays and {', '.join(SCALARS)}")
+    try:
+        converted = kind(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{kernel.name}: {param.name} = {value!r} is no {param.type} "
+                            f"({error})") from None
+    return converted

@@ -1,0 +1,160 @@
+"""Recorded runs: files under ``book/evidence/``, written by ``record``, validated when read.
+
+Each file says what ran (GPU, driver, CUDA, CuPy), when, and which kernel files were measured, by
+SHA-256. The format is described in ``book/evidence/README.md``.
+"""
+
+import hashlib
+import json
+import types
+import typing
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+
+from . import source
+from .errors import ArgumentError, EvidenceError
+from .results import Counters, Facts, Gate, Outcome, Time
+
+FOLDER = Path(__file__).resolve().parents[1] / "evidence"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    """One tool of compute-sanitizer, run over all kernels."""
+
+    tool: str
+    target: str  # what was launched under it
+    passed: bool
+    summary: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One recorded run. Optional parts are None where they were not measured."""
+
+    format: int
+    date: str  # ISO 8601, UTC
+    versions: dict  # gpu, compute_capability, sms, memory_bytes, driver, cuda, cupy, ...
+    kernels: dict  # {source name: SHA-256 of the file that was measured}
+    gates: list[Gate]
+    times: list[Time]
+    facts: list[Facts]
+    compile_ms: dict
+    mutants: list[Outcome] | None = None
+    counters: list[Counters] | None = None
+    sanitizer: list[Sanitizer] | None = None
+    bench: dict | None = None  # the ladder and what it is compared with
+    long: list[dict] | None = None  # the sequence lengths whose score matrix cannot exist
+
+    @property
+    def gpu(self):
+        return self.versions["gpu"].removeprefix("NVIDIA ")
+
+    @property
+    def day(self):
+        return self.date[:10]
+
+    def stale(self, names=("materialised", "online")):
+        """The source files among ``names`` that have changed since, or were not measured."""
+        now = digests(names)
+        return [name for name in names if self.kernels.get(name) != now[name]]
+
+
+def digests(names):
+    """``{source name: SHA-256 of its file}``."""
+    return {name: hashlib.sha256(source.path_of(name).read_bytes()).hexdigest() for name in names}
+
+
+def _check(kind, value, where):
+    """Value of type ``kind`` from JSON; EvidenceError names the field that is wrong."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _check(next(a for a in args if a is not type(None)), value, where)
+    if origin is list:
+        if not isinstance(value, list):
+            raise EvidenceError(f"{where} must be a list, is {type(value).__name__}")
+        return [_check(args[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise EvidenceError(f"{where} must be an object, is {type(value).__name__}")
+        known = {f.name: f for f in fields(kind)}
+        for name in value:
+            if name not in known:
+                raise EvidenceError(f"{where}.{name} is not a field of format {FORMAT}")
+        hints = typing.get_type_hints(kind)
+        found = {}
+        for name, f in known.items():
+            if name in value:
+                found[name] = _check(hints[name], value[name], f"{where}.{name}")
+            elif f.default is f.default_factory:  # both MISSING: the field is required
+                raise EvidenceError(f"{where}.{name} is missing")
+        return kind(**found)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise EvidenceError(f"{where} must be {kind.__name__}, is {value!r}")
+    return value
+
+
+def parse(text, name="evidence"):
+    """Evidence from JSON text. Raises EvidenceError naming the field that is wrong."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise EvidenceError(f"{name} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise EvidenceError(f"{name} must hold one JSON object")
+    if data.get("format") != FORMAT:
+        raise EvidenceError(f"{name}.format is {data.get('format')!r}, this lesson reads {FORMAT}: "
+                            "record it again")
+    found = _check(Evidence, data, name)
+    for field_name in ("gpu", "driver", "cuda", "cupy"):
+        if field_name not in found.versions:
+            raise EvidenceError(f"{name}.versions.{field_name} is missing")
+    return found
+
+
+def read(path):
+    """Evidence from a file. Raises EvidenceError."""
+    try:
+        return parse(Path(path).read_text(encoding="utf-8"), Path(path).name)
+    except OSError as error:
+        raise EvidenceError(f"{Path(path).name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise EvidenceError(f"{Path(path).name} is not UTF-8 text") from None
+
+
+def read_all(folder=None):
+    """(list of Evidence, newest first, and list of messages about files that cannot be used)."""
+    found, problems = [], []
+    for path in sorted(Path(folder or FOLDER).glob("*.json")):
+        try:
+            found.append(read(path))
+        except EvidenceError as error:
+            problems.append(str(error))
+    return sorted(found, key=lambda e: e.date, reverse=True), problems
+
+
+def latest(folder=None):
+    """The newest Evidence of each GPU: ``{gpu: Evidence}``."""
+    newest = {}
+    for item in read_all(folder)[0]:
+        newest.setdefault(item.gpu, item)
+    return newest
+
+
+def write(evidence, path):
+    """Write an Evidence as JSON, after checking that it reads back."""
+    data = {k: v for k, v in asdict(evidence).items() if v is not None}
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    parse(text, Path(path).name)
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot write {path}: {error.strerror}; "
+                            "name another file with --out") from None
+    return path

@@ -1,0 +1,73 @@
+"""How many blocks an SM holds at once: arithmetic from a kernel's facts and a GPU's limits.
+
+Rules of allocation: CUDA C++ Programming Guide, 'Compute Capabilities' and 'Multiprocessor
+level'. Each warp's registers are given out in units of 256, warps are dealt to 4 partitions of the
+SM, and shared memory comes in units of 256 bytes (7.5) or 128 bytes (8.0 and newer, which also
+reserve 1 KiB for each block).
+"""
+
+from dataclasses import dataclass
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What the compiler says of one kernel; bytes are per block (shared) and per thread (local)."""
+
+    kernel: str
+    registers: int
+    shared_bytes: int
+    local_bytes: int
+    spill_bytes: int | None  # None: the driver does not tell spills from other local memory
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Limits of one SM."""
+
+    name: str
+    arch: str
+    sms: int
+    shared_bytes: int
+    registers: int = 65536
+    threads: int = 1024
+    blocks: int = 16
+    shared_unit: int = 256
+    shared_reserved: int = 0
+    register_unit: int = 256
+    partitions: int = 4
+
+
+T4 = Gpu("T4", "sm_75", 40, 64 * KIB)
+H200 = Gpu("H200", "sm_90", 132, 228 * KIB, threads=2048, blocks=32,
+           shared_unit=128, shared_reserved=KIB)
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Resident blocks of one kernel on one SM, and which limit sets the number."""
+
+    blocks: int
+    fraction: float  # resident threads / most threads
+    limit: str  # 'shared memory', 'registers', 'threads', 'blocks'
+
+
+def _up(x, unit):
+    return -(-x // unit) * unit
+
+
+def occupancy(facts, threads, gpu=T4, dynamic_shared=0):
+    """Resident blocks per SM for blocks of ``threads`` threads. Returns an Occupancy."""
+    warps = _up(_up(threads, 32) // 32, gpu.partitions)
+    per_warp = _up(facts.registers * 32, gpu.register_unit)
+    warps_by_registers = gpu.registers // gpu.partitions // per_warp * gpu.partitions
+    shared = _up(facts.shared_bytes + dynamic_shared + gpu.shared_reserved, gpu.shared_unit)
+    limits = {
+        "shared memory": gpu.shared_bytes // shared if shared else gpu.blocks,
+        "registers": warps_by_registers // warps,
+        "threads": gpu.threads // _up(threads, 32),
+        "blocks": gpu.blocks,
+    }
+    limit = min(limits, key=limits.get)
+    return Occupancy(limits[limit], limits[limit] * threads / gpu.threads, limit)

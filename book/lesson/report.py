@@ -1,0 +1,280 @@
+"""Tables of the lesson's results, in the order of the report; the chapters draw the same ones."""
+
+from . import backend as backends
+from . import cases, evidence, nvrtc, paths, results, traffic
+
+from .gate import tolerance
+from .progress import Progress
+from .table import Table, Tables, mib, ms
+
+NO_EVIDENCE = "no recorded run fits these kernels: times need a GPU (python -m lesson record)"
+
+
+def device():
+    """What was found here, in three lines: where kernels run, versions, and how to do better."""
+    found, chosen = backends.probe(), backends.choose()
+    from . import host
+
+    emulator, no_emulator = host.available()
+    t = Table("This machine", ["what", "found"])
+    if found.gpu:
+        v = found.versions
+        t.add("live", "kernels run on", f"{v['gpu']}, compute capability {v['compute_capability']}")
+        t.add("live", "versions", f"CuPy {v['cupy']}, CUDA {v['cuda']}, NVRTC {v['nvrtc']}, "
+              f"driver for CUDA {v['driver_cuda']}")
+        t.add("live", "times", "measured here")
+        return t
+    mark = "emulated" if chosen else "computed"
+    t.add(mark, "GPU", f"none used: {found.reason}")
+    t.add(mark, "kernels run on",
+          "this machine's processor, emulated from the same .cu files" if emulator else
+          f"nothing: {no_emulator}. NumPy models of both paths stand in")
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    t.add(mark, "versions", f"{versions}; times come from recorded runs")
+    return t
+
+
+def mark_of(backend):
+    """The mark of a run on ``backend``; the NumPy model (no backend) is computed."""
+    return backend.mark if backend is not None else "computed"
+
+
+def where(backend):
+    """What a run's mark refers to."""
+    if backend is None:
+        return "NumPy models, not the kernels: there is neither a GPU nor a C++ compiler here"
+    return backend.describe()
+
+
+def geometry():
+    """Launch geometry of the four kernels."""
+    t = Table("Tile geometry", ["kernel", "grid", "block", "tile"])
+    t.add("computed", "scoresQKt", "(N/16, N/16)", "16 x 16", "16 queries x 16 keys, d in steps of 16")
+    t.add("computed", "softmaxRows", "N", "256", "one row")
+    t.add("computed", "weightedV", "(4, N/16)", "16 x 16", "16 queries x 16 columns, keys in steps of 16")
+    t.add("computed", "attentionOnline", "N/64", "256", "64 queries x 32 keys; 8 queries a warp")
+    return t
+
+
+def score_matrix(ns=traffic.LARGE_N):
+    """Memory of one N x N float32 matrix, beside all that the online path needs."""
+    t = Table("Score matrix, one head, float32", ["N", "score matrix, MiB", "online path in all, MiB"])
+    for n in ns:
+        t.add("computed", f"{n:,}", mib(traffic.score_matrix_bytes(n)),
+              mib(traffic.working_memory(n)["online"]))
+    return t
+
+
+def facts_table(arch="sm_75"):
+    """Kernel facts and resident blocks for an architecture, compiled here or from a record."""
+    name = {"sm_75": "T4", "sm_90": "H200"}[arch]
+    rows, mark, note = None, "computed", f"compiled for {arch} by NVRTC {nvrtc.available()[1]}"
+    if nvrtc.available()[0]:
+        rows = results.facts(arch)
+    else:
+        for item in evidence.read_all()[0]:
+            rows = [row for row in item.facts if row.arch == arch]
+            if rows and not item.stale():
+                mark, note = "recorded", f"by NVRTC {item.versions['nvrtc']}, {item.day}"
+                break
+    if not rows:
+        return Table(f"Kernel facts, {name}", ["kernel"], footer=f"{nvrtc.available()[1]}.")
+    t = Table(f"Kernel facts, {name} ({arch})",
+              ["kernel", "threads", "registers", "shared B", "local B", "spilled B",
+               "blocks per SM", "occupancy", "limit"], note=note)
+    for r in rows:
+        t.add(mark, r.kernel, r.threads, r.registers, f"{r.shared_bytes:,}", r.local_bytes,
+              r.spill_bytes, r.blocks, f"{r.occupancy:.0%}", r.limit)
+    return t
+
+
+def count_bytes(*ns):
+    """Compulsory, requested and measured bytes of both paths, for each N."""
+    ns = ns or results.TABLE_N
+    for n in ns:
+        cases.check_n(n)
+    newest = _usable()
+    t = Table("Bytes before time, MiB", ["N", "bytes", "materialised", "online", "ratio"])
+    for n in ns:
+        for kind, found in (("compulsory", traffic.compulsory(n)),
+                            ("requested", traffic.requested_by_path(n))):
+            t.add("computed", f"{n:,}", kind, mib(found["materialised"]), mib(found["online"]),
+                  f"{found['materialised'] / found['online']:.1f}x")
+        for item in newest:
+            for kind, value in (("L2, " + item.gpu, lambda c: c.l2_bytes),
+                                ("DRAM, " + item.gpu,
+                                 lambda c: c.dram_read_bytes + c.dram_write_bytes)):
+                seen = _counted(item, n, value)
+                if seen:
+                    t.add("recorded", f"{n:,}", f"measured: {kind}", mib(seen["materialised"]),
+                          mib(seen["online"]),
+                          f"{seen['materialised'] / max(seen['online'], 1):.1f}x")
+    t.note = "; ".join(f"counters: {i.gpu}, {i.day}" for i in newest if i.counters)
+    return t
+
+
+def _counted(item, n, value):
+    counters = {c.kernel: value(c) for c in item.counters or [] if c.n == n}
+    if not counters:
+        return None
+    return {path: sum(counters[k] for k in kernels)
+            for path, kernels in traffic.PATH_KERNELS.items()}
+
+
+def _usable():
+    """The newest recorded run of each GPU that measured the kernels as they are now."""
+    return [item for item in evidence.latest().values() if not item.stale()]
+
+
+def gate_formula(n, max_abs_score=0.0):
+    """The gate for N, with its numbers."""
+    rtol = tolerance(n, max_abs_score)
+    return (f"gate for N = {n}: |got - ref| <= atol + rtol |ref|, rtol = max(1e-5, 4 eps sqrt(N), "
+            f"8 eps max|score|) = {rtol:.3g}, atol = rtol max|ref|, eps = 2^-23")
+
+
+def gate_table(rows, mark, note, title="Gates"):
+    """Gates as they came out; a failure's message stands below."""
+    t = Table(title, ["path", "case", "N", "verdict", "gate fraction", "max abs error", "rtol"],
+              note=note)
+    for r in rows:
+        t.add(mark, r.path, r.case, r.n, "pass" if r.passed else "fail", f"{r.fraction:.3f}",
+              f"{r.max_abs_error:.1e}", f"{r.rtol:.2g}")
+    t.footer = "\n".join(r.message for r in rows if not r.passed)
+    return t
+
+
+def case_table(rows, mark, note):
+    """One line a case: the fractions of the three gates and what the case is there to catch."""
+    n = rows[0].n
+    t = Table(f"Gate fractions, all cases, N = {n}",
+              ["case", "verdict", "materialised", "online", "pair", "catches"], note=note)
+    for name in dict.fromkeys(r.case for r in rows):
+        found = {r.path: r for r in rows if r.case == name}
+        ok = all(r.passed for r in found.values())
+        t.add(mark, name, "pass" if ok else "fail",
+              *(f"{found[p].fraction:.3f}" for p in (*paths.PATHS, results.PAIR)),
+              cases.make(name, 64).catches)
+    t.footer = "\n".join(r.message for r in rows if not r.passed)
+    return t
+
+
+TABLE_COLUMNS = ["path", "max abs error", "gate fraction", "time, ms (min–max)", "where"]
+
+
+def timing_tables(ns=results.TABLE_N, kind=None):
+    """The gated table. Live where there is a GPU; else gates emulated here and recorded times.
+
+    Returns (list of parts per N, list of failure messages). Raises nothing for a failed gate.
+    """
+    chosen = backends.choose(kind)
+    parts, failures = [], []
+    with Progress() as progress:
+        for n in ns:
+            found, failed = _tables_for(chosen, n, progress)
+            parts.append(found)
+            failures += failed
+    return parts, failures
+
+
+def _tables_for(backend, n, progress):
+    cases.check_n(n)
+    live = backend is not None and backend.mark == "live"
+    table = Table(f"Gated timing, periodic, N = {n}", TABLE_COLUMNS)
+    breakdown = Table(f"Time by kernel, N = {n}", ["kernel", "time, ms (min–max)", "where"])
+    ratios = Table(f"Materialised over online, N = {n}",
+                   ["ratio", "bytes, compulsory", "bytes, requested", "time", "where"])
+    failures, pairs = [], []
+    if live or n in results.EMULATED_N:
+        progress(f"gates, N = {n}", 0, 1)
+        rows = results.gate_case(backend, "periodic", n)
+        failures = [r.message for r in rows if not r.passed]
+        where_ = "this GPU" if live else ("emulated here" if backend else "NumPy model")
+        times = {}
+        if live and not failures:
+            for path in paths.PATHS:
+                _, found = results.time_path(backend, path, n, progress=progress)
+                times.update({t.what: t for t in found})
+        _rows(table, rows, times, mark_of(backend), where_, "FAILED: no time" if failures else
+              "not timed: no GPU")
+        _breakdown(breakdown, times, "live", where_)
+        _ratios(ratios, times, n, "live", where_)
+        pairs.append(f"pair gate, {where_}: fraction {rows[-1].fraction:.3f}")
+    for item in _usable():
+        rows = [g for g in item.gates if g.case == "periodic" and g.n == n]
+        times = {t.what: t for t in item.times if t.n == n}
+        where_ = f"{item.gpu}, {item.day}"
+        _rows(table, rows, times, "recorded", where_, "not timed")
+        _breakdown(breakdown, times, "recorded", where_)
+        _ratios(ratios, times, n, "recorded", where_)
+        pairs += [f"pair gate, {where_}: fraction {g.fraction:.3f}"
+                  for g in rows if g.path == results.PAIR]
+    table.footer = "\n".join([*failures, *pairs])
+    if not table.rows:
+        table.footer = NO_EVIDENCE
+    return [p for p in (table, breakdown, ratios) if p is table or p.rows], failures
+
+
+def _rows(table, gates, times, mark, where_, untimed):
+    for g in gates:
+        if g.path in paths.PATHS:
+            time = ms(times[g.path]) if g.passed and g.path in times else untimed
+            table.add(mark, g.path, f"{g.max_abs_error:.1e}", f"{g.fraction:.3f}", time, where_)
+
+
+def _breakdown(table, times, mark, where_):
+    for kernel in traffic.PATH_KERNELS["materialised"]:
+        if kernel in times:
+            table.add(mark, kernel, ms(times[kernel]), where_)
+
+
+def _ratios(table, times, n, mark, where_):
+    if all(p in times for p in paths.PATHS):
+        compulsory, requested = traffic.compulsory(n), traffic.requested_by_path(n)
+        table.add(mark, "materialised / online",
+                  f"{compulsory['materialised'] / compulsory['online']:.1f}x",
+                  f"{requested['materialised'] / requested['online']:.1f}x",
+                  f"{times['materialised'].median_ms / times['online'].median_ms:.2f}x", where_)
+
+
+def stale_notice():
+    """A sentence for each recorded file that cannot be used, or an empty list."""
+    notices = list(evidence.read_all()[1])
+    for item in evidence.latest().values():
+        changed = item.stale()
+        if changed:
+            notices.append(f"stale: the run on {item.gpu}, {item.day}, measured another "
+                           f"{', '.join(f'{name}.cu' for name in changed)}; its times are not shown")
+    return notices
+
+
+def report(kind=None, out=print):
+    """Print the whole report. Returns the messages of failed gates, an empty list if none."""
+    chosen = backends.choose(kind)
+    out(device().text())
+    out("")
+    for part in (geometry(), score_matrix(), facts_table("sm_75"), facts_table("sm_90")):
+        out(part.text() + "\n")
+    if chosen is not None and chosen.mark == "live":
+        compiled = results.compile_times(chosen)
+        out("compile time, apart [live]: "
+            + ", ".join(f"{name}.cu {t:.0f} ms" for name, t in compiled.items()) + "\n")
+    for notice in stale_notice():
+        out(notice + "\n")
+    failures = []
+    for n in results.TABLE_N:
+        out(gate_formula(n))
+        out(count_bytes(n).text() + "\n")
+        (tables,), failed = timing_tables((n,), kind)
+        for t in tables:
+            out(t.text() + "\n")
+        failures += failed
+    with Progress() as progress:
+        rows = results.gate_cases(chosen, n=results.TABLE_N[0], progress=progress)
+    out(case_table(rows, mark_of(chosen), where(chosen)).text() + "\n")
+    failures += [r.message for r in rows if not r.passed]
+    if not failures:
+        out("all cases passed their gates")
+    return failures
+
+

@@ -1,0 +1,137 @@
+"""One way to draw rows of numbers: as text for a terminal, as HTML for a page. Each with its mark."""
+
+from dataclasses import dataclass, field
+from html import escape
+
+MARKS = {
+    "live": "measured on this GPU, now",
+    "emulated": "these kernels, run on the host, now",
+    "recorded": "a recorded run",
+    "computed": "arithmetic or the compiler, no run",
+    "stale": "recorded with other kernels than these",
+}
+
+
+def mark_html(mark, note=""):
+    """The visible word for a mark, and what it refers to."""
+    word = f'<span class="mark mark-{mark}" title="{MARKS[mark]}">{mark}</span>'
+    return f"{word} {escape(note)}" if note else word
+
+
+@dataclass
+class Table:
+    """Rows under headings. The first cell of a row is its heading.
+
+    ``rows`` are (cells, mark) pairs; a cell is a string or a number already formatted.
+    ``mark`` is the table's own, or 'mixed' where rows differ.
+    """
+
+    title: str
+    columns: list
+    rows: list = field(default_factory=list)
+    note: str = ""  # what the marks refer to: 'H200, 2026-..'
+    footer: str = ""
+
+    def add(self, mark, *cells):
+        self.rows.append((tuple(str(c) for c in cells), mark))
+        return self
+
+    @property
+    def mark(self):
+        marks = {mark for _, mark in self.rows}
+        return marks.pop() if len(marks) == 1 else "mixed"
+
+    def text(self):
+        """The table for a terminal."""
+        head = [*self.columns, *(["mark"] if self.mark == "mixed" else [])]
+        body = [[*cells, *([mark] if self.mark == "mixed" else [])] for cells, mark in self.rows]
+        widths = [max(len(r[i]) for r in [head, *body]) for i in range(len(head))]
+        numeric = [all(_is_number(r[i]) for r in body) for i in range(len(head))]
+
+        def line(cells):
+            return "  ".join(c.rjust(w) if num else c.ljust(w)
+                             for c, w, num in zip(cells, widths, numeric)).rstrip()
+
+        mark = "" if self.mark == "mixed" else f" [{self.mark}{', ' + self.note if self.note else ''}]"
+        if self.mark == "mixed" and self.note:
+            mark = f" [{self.note}]"
+        out = [f"{self.title}{mark}", line(head), line(["-" * w for w in widths])]
+        out += [line(r) for r in body]
+        if self.footer:
+            out.append(self.footer)
+        return "\n".join(out)
+
+    def __repr__(self):
+        return self.text()
+
+    def _repr_html_(self):
+        mixed = self.mark == "mixed"
+        numeric = [all(_is_number(cells[i]) for cells, _ in self.rows)
+                   for i in range(len(self.columns))]
+        caption = escape(self.title) + " " + (
+            escape(self.note) if mixed else mark_html(self.mark, self.note))
+        head = "".join(f'<th scope="col"{_num(num)}>{escape(c)}</th>'
+                       for c, num in zip(self.columns, numeric))
+        body = []
+        for cells, mark in self.rows:
+            tds = [f'<th scope="row">{escape(cells[0])}</th>']
+            tds += [f"<td{_class(c, num)}>{escape(c)}</td>" for c, num in zip(cells[1:], numeric[1:])]
+            if mixed:
+                tds.append(f"<td>{mark_html(mark)}</td>")
+            body.append(f'<tr data-mark="{mark}">{"".join(tds)}</tr>')
+        if mixed:
+            head += '<th scope="col">mark</th>'
+        footer = f'<p class="lesson-note">{escape(self.footer)}</p>' if self.footer else ""
+        return (
+            f'<div class="lesson-output" data-mark="{self.mark}">'
+            f'<div class="lesson-scroll" role="region" tabindex="0" aria-label="{escape(self.title)}" '
+            'style="overflow-x:auto"><table class="lesson-table">'
+            f"<caption>{caption}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{''.join(body)}</tbody></table></div>{footer}</div>"
+        )
+
+
+@dataclass
+class Tables:
+    """Several tables and sentences shown as one output."""
+
+    parts: list
+
+    def text(self):
+        return "\n\n".join(p if isinstance(p, str) else p.text() for p in self.parts)
+
+    __repr__ = text
+
+    def _repr_html_(self):
+        return "".join(
+            f'<p class="lesson-note" data-mark="computed">{escape(p)}</p>' if isinstance(p, str)
+            else p._repr_html_() for p in self.parts)
+
+
+def _is_number(cell):
+    return cell[:1].isdigit() or cell[:1] in "-+–—" or cell in ("", "nan", "inf")
+
+
+def _num(numeric):
+    return ' class="num"' if numeric else ""
+
+
+def _class(cell, numeric):
+    if cell in ("pass", "passed"):
+        return ' class="pass"'
+    if cell in ("fail", "failed"):
+        return ' class="fail"'
+    return _num(numeric)
+
+
+def mib(n_bytes):
+    """Bytes as MiB with as many digits as help: '0.25', '4,194,304'."""
+    value = n_bytes / (1 << 20)
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def ms(time):
+    """A Time as 'median (low–high)' in milliseconds."""
+    return f"{time.median_ms:.4f} ({time.low_ms:.4f}–{time.high_ms:.4f})"
