@@ -77,6 +77,8 @@ def execute(app, env, docnames):
             cwd=str(path.parent),
             timeout=app.config.nb_execution_timeout,
             allow_errors=False,
+            # It warns about plain TCP; this one listens on loopback for the time of a chapter.
+            extra_arguments=["--log-level=ERROR"],
         )
 
     with ThreadPoolExecutor(WORKERS) as pool:

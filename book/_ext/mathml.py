@@ -1,5 +1,6 @@
-"""Maths as MathML, made when the page is built: no script, no font from elsewhere, no shift."""
+"""Maths as MathML, made when the page is built: no script, nothing from elsewhere, no shift."""
 
+from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.util import logging
 
@@ -7,31 +8,28 @@ log = logging.getLogger(__name__)
 
 
 def mathml(node, display):
-    """The MathML of a math node; a warning (and so a failed build) where LaTeX is not understood."""
+    """The MathML of a math node; a warning, which fails the build, for LaTeX not understood."""
     latex = node.astext()
+    # The same layout by the name that the converter knows.
+    known = latex.replace("{aligned}", "{align*}")
     try:
-        text = convert(latex, display=display)
+        text = convert(known, display=display)
+        if "\\" in text or "<mi>&</mi>" in text:  # an unknown command comes back as it was
+            raise ValueError("a command that the converter does not know")
     except Exception as error:  # the converter raises many kinds; each is a fault of the source
-        log.warning("maths not understood: %s: %s", latex, error, location=node)
+        log.warning("maths not understood: %s (%s)", latex, error, location=node)
         return ""
     return text
 
 
 def inline(self, node):
     self.body.append(mathml(node, "inline"))
-    raise_skip()
+    raise nodes.SkipNode
 
 
 def display(self, node):
-    self.body.append('<div class="lesson-scroll lesson-math" role="region" tabindex="0">')
-    self.body.append(mathml(node, "block"))
-    self.body.append("</div>")
-    raise_skip()
-
-
-def raise_skip():
-    from docutils import nodes
-
+    box = '<div class="lesson-scroll lesson-math" role="group" tabindex="0" aria-label="Formula">'
+    self.body.append(f"{box}{mathml(node, 'block')}</div>")
     raise nodes.SkipNode
 
 

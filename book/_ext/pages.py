@@ -1,7 +1,230 @@
-"""What the theme brings and no page uses is left out."""
+"""What a page needs beside its text: a description, links to its notebook, tables that scroll."""
+
+import html
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+from docutils import nodes
+from pygments.formatters import HtmlFormatter
+from pygments.styles import get_style_by_name
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+LIGHT, DARK = "a11y-high-contrast-light", "github-dark"
+REDIRECT = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta http-equiv="refresh" content="0; url={url}"><link rel="canonical" href="{url}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" type="image/svg+xml" href="_static/favicon.svg"></head>
+<body><main><h1>{title}</h1><p><a href="{url}">Start at the first page</a></p></main></body></html>
+"""
+
+
+class ScrollingTables(SphinxPostTransform):
+    """Put each Markdown table into a box that scrolls by itself, with a name.
+
+    Markdown has no captions: a paragraph in *italics* directly above a table becomes its caption.
+    """
+
+    default_priority = 200
+    formats = ("html",)
+
+    def run(self, **kwargs):
+        for number, table in enumerate(list(self.document.findall(nodes.table)), 1):
+            parent, index = table.parent, table.parent.index(table)
+            before = parent[index - 1] if index else None
+            if isinstance(before, nodes.paragraph) and len(before) == 1:
+                if isinstance(before[0], nodes.emphasis):
+                    table.insert(0, nodes.title("", "", *before[0].children))
+                    self.document.set_id(table)  # Sphinx wants one on a table with a caption
+                    parent.remove(before)
+            title = next(table.findall(nodes.title), None)
+            name = title.astext() if title else f"Table {number}"
+            opening = (
+                '<div class="lesson-scroll" role="region" tabindex="0" '
+                f'aria-label="{html.escape(name)}">'
+            )
+            table.replace_self(
+                [
+                    nodes.raw("", opening, format="html"),
+                    table,
+                    nodes.raw("", "</div>", format="html"),
+                ]
+            )
+
+
+def pages_address(repository):
+    """Where GitHub Pages serves a repository, '' for any other address."""
+    found = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+?)(?:\.git)?/?", repository)
+    return f"https://{found[1]}.github.io/{found[2]}/" if found else ""
+
+
+def set_address(app, config):
+    """The published address follows from the repository's, so that it is set once."""
+    repository = config.html_theme_options.get("repository_url") or ""
+    if not config.html_baseurl:
+        config.html_baseurl = pages_address(repository)
+
+
+def description(doctree, fallback):
+    """The first paragraph, cut at a word to what a result page or a chat shows."""
+    paragraph = next(doctree.findall(nodes.paragraph), None) if doctree else None
+    text = " ".join(paragraph.astext().split()) if paragraph else fallback
+    if len(text) > 200:
+        text = text[:200].rsplit(" ", 1)[0] + " …"
+    return text
+
+
+def fill_context(app, pagename, templatename, context, doctree):
+    config = app.config
+    source = Path(app.env.doc2path(pagename)) if pagename in app.env.found_docs else None
+    fallback = f"{context.get('title', '')}: a page of {config.html_title}."
+    context["description"] = description(doctree, fallback)
+    context["provenance"] = "book/provenance"
+    preview = "_static/preview.png"
+    context["preview"] = (config.html_baseurl + preview) or context["pathto"](preview, 1)
+    context["preview_alt"] = "Bars of scores with a late spike that moves the running maximum"
+    # Sphinx gives a navigation's captions the role of headings; they would come before the first.
+    toctree = context["toctree"]
+    context["toctree"] = lambda **kw: (toctree(**kw) or "").replace(' role="heading"', "")
+    context["maths"] = "<math" in context.get("body", "")
+    if "body" in context:
+        # A code block may scroll, so the keyboard must reach it.
+        context["body"] = context["body"].replace(
+            '<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">'
+        )
+    if source is None:
+        return
+    if source.suffix == ".ipynb":
+        context["notebook"] = source.name
+        context["colab_url"] = colab(app, source)
+    options = config.html_theme_options
+    if options.get("repository_url"):
+        file = source.relative_to(app.srcdir).as_posix()
+        context["edit_url"] = f"{options['repository_url']}/edit/{options['repository_branch']}/{file}"
+    if pagename == config.root_doc:
+        context["doors"] = doors(app)
+
+
+def colab(app, source):
+    """The address that opens a notebook of the repository in Colab; None until the book has one."""
+    options = app.config.html_theme_options
+    path = (options.get("repository_url") or "").removeprefix("https://github.com/")
+    file = source.relative_to(app.srcdir).as_posix()
+    branch = options.get("repository_branch")
+    return path and f"https://colab.research.google.com/github/{path}/blob/{branch}/{file}"
+
+
+def doors(app):
+    """Read, Colab, edit: the three ways in that the landing page shows."""
+    chapters = [Path(app.env.doc2path(name)) for name in sorted(app.env.found_docs)]
+    chapters = [path for path in chapters if path.suffix == ".ipynb"]
+    if not chapters:
+        return []
+    first, last = chapters[0], chapters[-1]
+    return [
+        {
+            "name": "Read",
+            "link": f"{first.stem}.html",
+            "text": "Start with the first chapter. Nothing to install: every result is on the page.",
+        },
+        {
+            "name": "Run in Colab",
+            "link": colab(app, first) or first.name,
+            "text": "Open a chapter on a T4, choose Run all, and the numbers become your own."
+            if colab(app, first)
+            else "Download a chapter and upload it to Colab: the numbers become your own.",
+        },
+        {
+            "name": "Edit a kernel",
+            "link": f"{last.stem}.html",
+            "text": "Change a line of CUDA and see at once whether it still computes attention.",
+        },
+    ]
+
+
+def code_styles():
+    """One style sheet for code in both themes: each token in its light and its dark colour."""
+    light, dark = get_style_by_name(LIGHT), get_style_by_name(DARK)
+    formatter = HtmlFormatter(style=light)
+    rules = []
+    for token, style in light:
+        name = formatter._get_css_class(token)
+        other = dark.style_for_token(token)
+        if not name:
+            continue
+        rule = ""
+        if style["color"] and other["color"]:
+            rule += f"color:light-dark(#{style['color']},#{other['color']});"
+        if style["bold"]:
+            rule += "font-weight:bold;"
+        if style["italic"]:
+            rule += "font-style:italic;"
+        if rule:
+            rules.append(f".highlight .{name}{{{rule}}}")
+    return "\n".join(rules) + "\n"
+
+
+class Links(HTMLParser):
+    """Every address that a page names."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag != "link":
+            self.found += [v for k, v in attrs if k in ("href", "src") and v]
+
+
+def write_extras(app, exception):
+    """Write the redirect at the root, the style of code, and each chapter's notebook."""
+    if exception or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    root = app.builder.get_target_uri(app.config.root_doc)
+    (out / "index.html").write_text(
+        REDIRECT.format(title=html.escape(app.config.html_title), url=root), encoding="utf8"
+    )
+    (out / "_static/pygments.css").write_text(code_styles(), encoding="utf8")
+    for name in app.env.found_docs:
+        source = Path(app.env.doc2path(name))
+        if source.suffix == ".ipynb":
+            shutil.copyfile(source, out / f"{name}.ipynb")
+
+
+def tidy(app, exception):
+    """List the links that leave the site, and leave out assets that no page uses."""
+    if exception or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    external, text = {}, ""
+    for page in sorted(out.rglob("*.html")):
+        text += (content := page.read_text(encoding="utf8"))
+        links = Links()
+        links.feed(content)
+        for link in links.found:
+            if link.startswith(("http://", "https://")):
+                external.setdefault(link, set()).add(page.relative_to(out).as_posix())
+    (out / "external-links.txt").write_text(
+        "".join(f"{link}  {' '.join(sorted(external[link]))}\n" for link in sorted(external)),
+        encoding="utf8",
+    )
+    text += (out / "_static/lesson.css").read_text(encoding="utf8").replace('url("', "_static/")
+    for file in sorted((out / "_static").rglob("*"), reverse=True):
+        if file.is_file() and f"_static/{file.relative_to(out / '_static').as_posix()}" not in text:
+            file.unlink()
+        elif file.is_dir() and not any(file.iterdir()):
+            file.rmdir()
 
 
 def setup(app):
     # Jupyter Book sets it for sphinx-comments, which this book leaves out; unknown values warn.
     app.add_config_value("comments_config", {}, "html")
+    app.add_post_transform(ScrollingTables)
+    app.connect("config-inited", set_address)
+    app.connect("html-page-context", fill_context)
+    app.connect("build-finished", write_extras, priority=400)  # before Jupyter Book's redirect
+    app.connect("build-finished", tidy, priority=900)  # after every extension has copied its own
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,54 @@
+// The page without this script is complete; it adds the theme switch, the menu on a phone,
+// fewer stops for the keyboard, and a copy button on code.
+(function () {
+  "use strict";
+  const root = document.documentElement;
+
+  const theme = document.querySelector("button.theme");
+  const show = () => theme.setAttribute("aria-pressed", String(root.dataset.theme === "dark"));
+  show();
+  theme.addEventListener("click", () => {
+    root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
+    try { localStorage.setItem("theme", root.dataset.theme); } catch (blocked) { /* this page only */ }
+    show();
+  });
+
+  const menu = document.querySelector("button.menu");
+  const open = (yes) => {
+    root.classList.toggle("menu-open", yes);
+    menu.setAttribute("aria-expanded", String(yes));
+  };
+  menu.addEventListener("click", () => open(menu.getAttribute("aria-expanded") !== "true"));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && root.classList.contains("menu-open")) {
+      open(false);
+      menu.focus();
+    }
+  });
+
+  // A box that might scroll is a stop for the Tab key; one that does not is none.
+  const scrolls = document.querySelectorAll(".lesson-scroll, .highlight > pre");
+  const stops = () => {
+    for (const box of scrolls) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  stops();
+  addEventListener("resize", stops);
+
+  if (!navigator.clipboard) return;
+  for (const pre of document.querySelectorAll(".highlight > pre")) {
+    const text = pre.textContent;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
+    pre.parentNode.append(button);
+  }
+})();
