@@ -11,16 +11,43 @@ Some verbs share the name of a module (gate, table, mutants): inside the package
 ``from .gate import judge``, never ``from . import gate``.
 """
 
-from .errors import (ArgumentError, CompileError, EvidenceError, GateError, InputError, LaunchError,
-                     LessonError, RaceError)
-from .verbs import (case, count_bytes, device, facts, gate, gates, geometry, mutants,
-                    plot_score_matrix, score_matrix, table, trace)
+from .edits import register
+from .errors import (
+    ArgumentError,
+    CompileError,
+    EvidenceError,
+    GateError,
+    InputError,
+    LaunchError,
+    LessonError,
+    RaceError,
+)
+from .verbs import (
+    case,
+    count_bytes,
+    device,
+    edits,
+    facts,
+    gate,
+    gates,
+    geometry,
+    mutants,
+    plot_score_matrix,
+    reset,
+    save,
+    score_matrix,
+    table,
+    trace,
+)
 
 __all__ = [
     "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
-    "LessonError", "RaceError", "case", "count_bytes", "device", "facts", "gate", "gates",
-    "geometry", "mutants", "plot_score_matrix", "score_matrix", "table", "trace", "OnlineMax",
+    "LessonError", "RaceError", "case", "count_bytes", "device", "edits", "facts", "gate", "gates",
+    "geometry", "mutants", "plot_score_matrix", "reset", "save", "score_matrix", "table", "trace",
+    "OnlineMax",
 ]
+
+register()  # %%kernel, where this is a notebook
 
 
 def __getattr__(name):

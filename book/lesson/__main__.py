@@ -31,8 +31,8 @@ def main(argv=None):
               "shows. Counters need ncu, the sanitizer's part compute-sanitizer; what is not "
               "installed is left out.")
     sub.add_argument("--out", help="file to write (default: book/evidence/GPU-DATE.json)")
-    sub.add_argument("--only", choices=("lesson",),
-                     help="'lesson': the two paths alone, without the ladder and the long sequences")
+    sub.add_argument("--only", choices=("lesson",), help="'lesson': the two paths alone, "
+                     "without the ladder and the long sequences")
 
     sub = add("check", _check, "Gate a CUDA file that defines attentionOnline (or, with --path "
               "materialised, the three kernels) with the lesson's signature and launch geometry. "
@@ -66,8 +66,8 @@ def main(argv=None):
 
 
 def _backend_option(sub):
-    sub.add_argument("--backend", choices=("live", "emulated"),
-                     help="run on this GPU, or emulate on the host (default: the GPU if there is one)")
+    sub.add_argument("--backend", choices=("live", "emulated"), help="run on this GPU, or emulate "
+                     "on the host (default: the GPU if there is one)")
 
 
 def _report(arguments):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from . import backend as backends
-from . import cases, evidence, report, results, source
+from . import cases, evidence, results, source
 from .errors import LaunchError, LessonError, RaceError
 from .gate import judge
 from .progress import Progress

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import source, traffic
+from . import traffic
 from .cases import check_n
+from .edits import current
 from .errors import ArgumentError, InputError
 
 D = 64
@@ -107,10 +108,14 @@ PATHS = {"materialised": materialised, "online": online}
 
 
 def plan(backend, path, case, text=None):
-    """A Plan for ``path`` on ``case`` (a Case). ``text``: another Source for the path's kernels."""
+    """A Plan for ``path`` on ``case`` (a Case).
+
+    ``text``: a Source for the path's kernels; the lesson's own, as edited in this session,
+    where it is None.
+    """
     if path not in PATHS:
         raise ArgumentError(f"no path is called {path!r}; there are: {', '.join(PATHS)}")
-    program = backend.compile(text or source.load(path))
+    program = backend.compile(text or current(path))
     return PATHS[path](program, *(backend.put(x) for x in (case.q, case.k, case.v)))
 
 
@@ -123,5 +128,6 @@ def run(backend, path, case, text=None):
     output = planned.run()
     for name, array in planned.inputs.items():
         if not np.array_equal(backend.get(array), getattr(case, name), equal_nan=True):
-            raise InputError(f"{path}, {case.name}, N = {case.n}: a kernel changed its input {name}")
+            raise InputError(f"{path}, {case.name}, N = {case.n}: "
+                             f"a kernel changed its input {name}")
     return output, planned

@@ -10,7 +10,8 @@ from datetime import datetime, timezone
 
 from . import backend as backends
 from . import cases, evidence, paths, results, source, traffic
-from .errors import GateError
+from .edits import edited
+from .errors import ArgumentError, GateError
 from .mutants import outcomes
 
 LONG_CASES = ("periodic", "spike-late", "random")
@@ -30,6 +31,9 @@ def driver_version():
 
 def record(progress, bench=True, long=True):
     """Run everything on the live GPU and return an Evidence. Raises GateError on a wrong kernel."""
+    if edited():
+        raise ArgumentError(f"{', '.join(edited())} is edited in this session, and a record is of "
+                            "the files: lesson.reset() first")
     backend = backends.choose("live")
     versions = {**backend.versions(), "driver": driver_version()}
     gates = []

@@ -2,10 +2,10 @@
 
 from . import backend as backends
 from . import cases, evidence, nvrtc, paths, results, traffic
-
+from .edits import edited, note
 from .gate import tolerance
 from .progress import Progress
-from .table import Table, Tables, mib, ms
+from .table import Table, mib, ms
 
 NO_EVIDENCE = "no recorded run fits these kernels: times need a GPU (python -m lesson record)"
 
@@ -39,26 +39,29 @@ def mark_of(backend):
     return backend.mark if backend is not None else "computed"
 
 
-def where(backend):
-    """What a run's mark refers to."""
+def where(backend, *names):
+    """What a run's mark refers to, and the edits in the sources it ran (all, or ``names``)."""
     if backend is None:
         return "NumPy models, not the kernels: there is neither a GPU nor a C++ compiler here"
-    return backend.describe()
+    return "; ".join(filter(None, (backend.describe(), note(*names))))
 
 
 def geometry():
     """Launch geometry of the four kernels."""
     t = Table("Tile geometry", ["kernel", "grid", "block", "tile"])
-    t.add("computed", "scoresQKt", "(N/16, N/16)", "16 x 16", "16 queries x 16 keys, d in steps of 16")
+    t.add("computed", "scoresQKt", "(N/16, N/16)", "16 x 16",
+          "16 queries x 16 keys, 16 of d a step")
     t.add("computed", "softmaxRows", "N", "256", "one row")
-    t.add("computed", "weightedV", "(4, N/16)", "16 x 16", "16 queries x 16 columns, keys in steps of 16")
+    t.add("computed", "weightedV", "(4, N/16)", "16 x 16",
+          "16 queries x 16 columns, 16 keys a step")
     t.add("computed", "attentionOnline", "N/64", "256", "64 queries x 32 keys; 8 queries a warp")
     return t
 
 
 def score_matrix(ns=traffic.LARGE_N):
     """Memory of one N x N float32 matrix, beside all that the online path needs."""
-    t = Table("Score matrix, one head, float32", ["N", "score matrix, MiB", "online path in all, MiB"])
+    t = Table("Score matrix, one head, float32",
+              ["N", "score matrix, MiB", "online path in all, MiB"])
     for n in ns:
         t.add("computed", f"{n:,}", mib(traffic.score_matrix_bytes(n)),
               mib(traffic.working_memory(n)["online"]))
@@ -68,20 +71,21 @@ def score_matrix(ns=traffic.LARGE_N):
 def facts_table(arch="sm_75"):
     """Kernel facts and resident blocks for an architecture, compiled here or from a record."""
     name = {"sm_75": "T4", "sm_90": "H200"}[arch]
-    rows, mark, note = None, "computed", f"compiled for {arch} by NVRTC {nvrtc.available()[1]}"
+    rows, mark, by = None, "computed", f"compiled for {arch} by NVRTC {nvrtc.available()[1]}"
     if nvrtc.available()[0]:
         rows = results.facts(arch)
-    else:
+    elif not edited():  # a record belongs to the files, not to this session's cells
         for item in evidence.read_all()[0]:
             rows = [row for row in item.facts if row.arch == arch]
             if rows and not item.stale():
-                mark, note = "recorded", f"by NVRTC {item.versions['nvrtc']}, {item.day}"
+                mark, by = "recorded", f"by NVRTC {item.versions['nvrtc']}, {item.day}"
                 break
     if not rows:
         return Table(f"Kernel facts, {name}", ["kernel"], footer=f"{nvrtc.available()[1]}.")
     t = Table(f"Kernel facts, {name} ({arch})",
               ["kernel", "threads", "registers", "shared B", "local B", "spilled B",
-               "blocks per SM", "occupancy", "limit"], note=note)
+               "blocks per SM", "occupancy", "limit"],
+              note="; ".join(filter(None, (by, note()))))
     for r in rows:
         t.add(mark, r.kernel, r.threads, r.registers, f"{r.shared_bytes:,}", r.local_bytes,
               r.spill_bytes, r.blocks, f"{r.occupancy:.0%}", r.limit)
@@ -109,7 +113,8 @@ def count_bytes(*ns):
                     t.add("recorded", f"{n:,}", f"measured: {kind}", mib(seen["materialised"]),
                           mib(seen["online"]),
                           f"{seen['materialised'] / max(seen['online'], 1):.1f}x")
-    t.note = "; ".join(f"counters: {i.gpu}, {i.day}" for i in newest if i.counters)
+    t.note = "; ".join([*(f"counters: {i.gpu}, {i.day}" for i in newest if i.counters),
+                        *(["all of the unedited kernels"] if edited() else [])])
     return t
 
 
@@ -180,7 +185,7 @@ def timing_tables(ns=results.TABLE_N, kind=None):
 def _tables_for(backend, n, progress):
     cases.check_n(n)
     live = backend is not None and backend.mark == "live"
-    table = Table(f"Gated timing, periodic, N = {n}", TABLE_COLUMNS)
+    table = Table(f"Gated timing, periodic, N = {n}", TABLE_COLUMNS, note=note())
     breakdown = Table(f"Time by kernel, N = {n}", ["kernel", "time, ms (min–max)", "where"])
     ratios = Table(f"Materialised over online, N = {n}",
                    ["ratio", "bytes, compulsory", "bytes, requested", "time", "where"])
@@ -203,7 +208,7 @@ def _tables_for(backend, n, progress):
     for item in _usable():
         rows = [g for g in item.gates if g.case == "periodic" and g.n == n]
         times = {t.what: t for t in item.times if t.n == n}
-        where_ = f"{item.gpu}, {item.day}"
+        where_ = f"{item.gpu}, {item.day}" + (", unedited kernels" if edited() else "")
         _rows(table, rows, times, "recorded", where_, "not timed")
         _breakdown(breakdown, times, "recorded", where_)
         _ratios(ratios, times, n, "recorded", where_)

@@ -1,4 +1,4 @@
-"""One way to draw rows of numbers: as text for a terminal, as HTML for a page. Each with its mark."""
+"""One way to draw rows of numbers: text for a terminal, HTML for a page, each with its mark."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -52,10 +52,8 @@ class Table:
             return "  ".join(c.rjust(w) if num else c.ljust(w)
                              for c, w, num in zip(cells, widths, numeric)).rstrip()
 
-        mark = "" if self.mark == "mixed" else f" [{self.mark}{', ' + self.note if self.note else ''}]"
-        if self.mark == "mixed" and self.note:
-            mark = f" [{self.note}]"
-        out = [f"{self.title}{mark}", line(head), line(["-" * w for w in widths])]
+        about = ", ".join(x for x in (self.mark if self.mark != "mixed" else "", self.note) if x)
+        out = [f"{self.title} [{about}]" if about else self.title, line(head), line(["-" * w for w in widths])]
         out += [line(r) for r in body]
         if self.footer:
             out.append(self.footer)
@@ -75,7 +73,8 @@ class Table:
         body = []
         for cells, mark in self.rows:
             tds = [f'<th scope="row">{escape(cells[0])}</th>']
-            tds += [f"<td{_class(c, num)}>{escape(c)}</td>" for c, num in zip(cells[1:], numeric[1:])]
+            tds += [f"<td{_class(c, num)}>{escape(c)}</td>"
+                    for c, num in zip(cells[1:], numeric[1:])]
             if mixed:
                 tds.append(f"<td>{mark_html(mark)}</td>")
             body.append(f'<tr data-mark="{mark}">{"".join(tds)}</tr>')
@@ -84,8 +83,9 @@ class Table:
         footer = f'<p class="lesson-note">{escape(self.footer)}</p>' if self.footer else ""
         return (
             f'<div class="lesson-output" data-mark="{self.mark}">'
-            f'<div class="lesson-scroll" role="region" tabindex="0" aria-label="{escape(self.title)}" '
-            'style="overflow-x:auto"><table class="lesson-table">'
+            f'<div class="lesson-scroll" role="region" tabindex="0" '
+            f'aria-label="{escape(self.title)}" style="overflow-x:auto">'
+            '<table class="lesson-table">'
             f"<caption>{caption}</caption><thead><tr>{head}</tr></thead>"
             f"<tbody>{''.join(body)}</tbody></table></div>{footer}</div>"
         )

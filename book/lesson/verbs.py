@@ -4,13 +4,14 @@ import numpy as np
 
 from . import backend as backends
 from . import cases, model, report, results
+from .edits import edits, reset, save
 from .errors import ArgumentError
 from .progress import Progress
 from .report import count_bytes, device, geometry, score_matrix
 from .table import Table, Tables
 
-__all__ = ["case", "count_bytes", "device", "facts", "gate", "gates", "geometry", "mutants",
-           "plot_score_matrix", "score_matrix", "table", "trace"]
+__all__ = ["case", "count_bytes", "device", "edits", "facts", "gate", "gates", "geometry",
+           "mutants", "plot_score_matrix", "reset", "save", "score_matrix", "table", "trace"]
 
 
 def case(name, n=256):
@@ -32,7 +33,8 @@ def gate(path="online", case="spike-late", n=256):
         rows = [r for r in results.gate_case(chosen, case, n) if r.path == results.PAIR]
     else:
         rows = results.gate_case(chosen, case, n, only=path)
-    return report.gate_table(rows, report.mark_of(chosen), report.where(chosen),
+    return report.gate_table(rows, report.mark_of(chosen),
+                             report.where(chosen, *(() if path == "pair" else (path,))),
                              f"Gate: {path}, {case}, N = {n}")
 
 
