@@ -101,7 +101,18 @@ def path_of(name):
 
 def snippets(name):
     """``{snippet: text}`` of a source, in the order of the file."""
-    return dict(_SNIPPET.findall(path_of(name).read_text(encoding="utf-8")))
+    return dict(_SNIPPET.findall(read(name)))
+
+
+def read(name):
+    """The text of the file of the source called ``name``."""
+    return path_of(name).read_text(encoding="utf-8")
+
+
+def substitute(name, edits):
+    """The file's text with ``edits`` ({snippet: text}) in place, without ``#line``."""
+    return _SNIPPET.sub(
+        lambda m: f"// snippet: {m[1]}\n{edits.get(m[1], m[2])}// end snippet", read(name))
 
 
 def load(name, edits=None):
@@ -111,7 +122,7 @@ def load(name, edits=None):
     is what compiler messages call it. Raises ArgumentError for an unknown name or snippet.
     """
     path = path_of(name)
-    text = path.read_text(encoding="utf-8")
+    text = read(name)
     label = f"{name}.cu"
     found = dict(_SNIPPET.findall(text))
     applied = {}
