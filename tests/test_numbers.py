@@ -93,7 +93,8 @@ def test_reference_of_sampled_rows_never_holds_n_by_n():
     case = cases.make("spike-late", 1024)
     rows = np.array([0, 7, 1023])
     sampled = attention(case.q, case.k, case.v, rows, block=2)
-    np.testing.assert_array_equal(sampled.o, attention(case.q, case.k, case.v).o[rows])
+    whole = attention(case.q, case.k, case.v).o
+    np.testing.assert_allclose(sampled.o, whole[rows], rtol=1e-12, atol=1e-15)
 
 
 def test_tolerance_is_the_stated_formula_for_periodic():
@@ -161,11 +162,11 @@ def test_score_matrix_mib():
 @pytest.mark.parametrize("registers, shared, threads, gpu, blocks, limit", [
     (61, 32896, 256, T4, 1, "shared memory"),  # two need 65,792 bytes, 256 more than an SM has
     (61, 32768, 256, T4, 2, "shared memory"),
-    (64, 0, 256, T4, 4, "registers"),
+    (64, 0, 256, T4, 4, "threads and registers"),
     (65, 0, 256, T4, 3, "registers"),  # 65 registers round up to 2,304 a warp
-    (32, 0, 32, T4, 16, "blocks"),
+    (32, 0, 32, T4, 16, "blocks and registers"),
     (32, 0, 1024, T4, 1, "threads"),
-    (40, 32896, 256, H200, 6, "shared memory"),
+    (40, 32896, 256, H200, 6, "registers and shared memory"),
 ])
 def test_occupancy_rules(registers, shared, threads, gpu, blocks, limit):
     found = occupancy(KernelFacts("k", registers, shared, 0, 0), threads, gpu)

@@ -40,7 +40,9 @@ def compile_cubin(source, arch, defines=None):
         raise LessonError(reason)
     from cupy.cuda import nvrtc
 
-    options = (*OPTIONS, f"-arch={arch}", "--ptxas-options=-v",
+    # From 12.9 on NVRTC caches what it compiled, and a cached kernel comes without ptxas's facts.
+    uncached = ("-no-cache",) if nvrtc.getVersion() >= (12, 9) else ()
+    options = (*OPTIONS, *uncached, f"-arch={arch}", "--ptxas-options=-v",
                *(f"-D{name}={value}" for name, value in (defines or {}).items()))
     program = nvrtc.createProgram(source.text, source.label, (), ())
     try:

@@ -50,7 +50,7 @@ class Occupancy:
 
     blocks: int
     fraction: float  # resident threads / most threads
-    limit: str  # 'shared memory', 'registers', 'threads', 'blocks'
+    limit: str  # 'shared memory', 'registers', 'threads', 'blocks'; 'x and y' where they tie
 
 
 def _up(x, unit):
@@ -64,10 +64,12 @@ def occupancy(facts, threads, gpu=T4, dynamic_shared=0):
     warps_by_registers = gpu.registers // gpu.partitions // per_warp * gpu.partitions
     shared = _up(facts.shared_bytes + dynamic_shared + gpu.shared_reserved, gpu.shared_unit)
     limits = {
-        "shared memory": gpu.shared_bytes // shared if shared else gpu.blocks,
-        "registers": warps_by_registers // warps,
-        "threads": gpu.threads // _up(threads, 32),
         "blocks": gpu.blocks,
+        "threads": gpu.threads // _up(threads, 32),
+        "registers": warps_by_registers // warps,
     }
-    limit = min(limits, key=limits.get)
-    return Occupancy(limits[limit], limits[limit] * threads / gpu.threads, limit)
+    if shared:
+        limits["shared memory"] = gpu.shared_bytes // shared
+    blocks = min(limits.values())
+    limit = " and ".join(name for name, most in limits.items() if most == blocks)
+    return Occupancy(blocks, blocks * threads / gpu.threads, limit)
