@@ -23,28 +23,33 @@ from .errors import (
     RaceError,
 )
 from .verbs import (
+    battery,
     case,
     count_bytes,
+    counted,
     device,
     edits,
     facts,
     gate,
+    gate_formula,
     gates,
     geometry,
+    limits,
     mutants,
     plot_score_matrix,
     reset,
     save,
     score_matrix,
+    summary,
     table,
     trace,
 )
 
 __all__ = [
     "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
-    "LessonError", "RaceError", "case", "count_bytes", "device", "edits", "facts", "gate", "gates",
-    "geometry", "mutants", "plot_score_matrix", "reset", "save", "score_matrix", "table", "trace",
-    "OnlineMax",
+    "LessonError", "RaceError", "battery", "case", "count_bytes", "counted", "device", "edits",
+    "facts", "gate", "gate_formula", "gates", "geometry", "limits", "mutants", "plot_score_matrix",
+    "reset", "save", "score_matrix", "summary", "table", "trace", "OnlineMax",
 ]
 
 register()  # %%kernel, where this is a notebook

@@ -1,11 +1,15 @@
 """Tables of the lesson's results, in the order of the report; the chapters draw the same ones."""
 
+import numpy as np
+
 from . import backend as backends
 from . import cases, evidence, nvrtc, paths, results, traffic
 from .edits import edited, note
+from .errors import ArgumentError
 from .gate import tolerance
+from .occupancy import H200
 from .progress import Progress
-from .table import Table, mib, ms
+from .table import Sentence, Table, Tables, mib, ms
 
 NO_EVIDENCE = "no recorded run fits these kernels: times need a GPU (python -m lesson record)"
 
@@ -116,6 +120,109 @@ def count_bytes(*ns):
     t.note = "; ".join([*(f"counters: {i.gpu}, {i.day}" for i in newest if i.counters),
                         *(["all of the unedited kernels"] if edited() else [])])
     return t
+
+
+def battery(n=256):
+    """The cases for N: how large their scores get, what rescale they ask for, what they catch.
+
+    Float64 arithmetic on the inputs. ``periodic`` looks like a test of the rescale and is hardly
+    one; this table says so with numbers.
+    """
+    t = Table(f"The cases, N = {n}", ["case", "largest |score|", "rtol of the gate",
+              "rows rescaled in the last tile", "smallest r there", "catches"])
+    for name in cases.NAMES:
+        case = cases.make(name, n)
+        largest, r = 0.0, []
+        for row in range(0, n, 256):
+            s = case.q[row : row + 256].astype(float) @ case.k.T.astype(float) / cases.D**0.5
+            largest = max(largest, float(np.abs(s).max()))
+            before, last = s[:, : -cases.BN].max(axis=1), s[:, -cases.BN :].max(axis=1)
+            r.append(np.exp(before - np.maximum(before, last)))
+        r = np.concatenate(r)
+        t.add("computed", name, f"{largest:.3g}", f"{tolerance(n, largest):.2g}",
+              f"{(r < 1).mean():.0%}", f"{r.min():.1e}" if r.min() < 1 else "1", case.catches)
+    return t
+
+
+def counted(n=256):
+    """Requested bytes of each kernel: by the formula, and counted access by access, emulated."""
+    cases.check_n(n)
+    t = Table(f"Requested bytes, N = {n}", ["kernel", "how", "loads", "stores"])
+    try:
+        backend, reason = backends.choose("emulated"), ""
+    except ArgumentError as error:
+        backend, reason = None, f"nothing counted, {error}"
+    seen = {}
+    if backend is not None:
+        for path in paths.PATHS:
+            seen.update(paths.run(backend, path, cases.make("periodic", n))[1].counts)
+    for kernel, (loads, stores) in traffic.requested(n).items():
+        t.add("computed", kernel, "formula", f"{loads:,}", f"{stores:,}")
+        if kernel in seen:
+            t.add("emulated", kernel, "counted", f"{seen[kernel].loads_bytes:,}",
+                  f"{seen[kernel].stores_bytes:,}")
+    if seen:
+        differ = [k for k, (loads, stores) in traffic.requested(n).items()
+                  if (seen[k].loads_bytes, seen[k].stores_bytes) != (loads, stores)]
+        reason = (f"the count differs from the formula: {', '.join(differ)}" if differ else
+                  "the count equals the formula for every kernel")
+    t.footer = reason
+    return t
+
+
+# The H200's datasheet: 132 SMs, about 67 TFLOP/s in FP32, 4.8 TB/s.
+H200_FLOPS, H200_BYTES = 67e12, 4.8e12
+
+
+def limits(n=4096):
+    """What an H200 would need at least for each path, beside what was recorded there."""
+    cases.check_n(n)
+    t = Table(f"Lower bounds on an H200, N = {n}", ["what", *paths.PATHS])
+    operations = 4 * n * n * traffic.D  # two matmuls, a multiply and an add each
+    blocks = {"materialised": min(n * n // 256, n // 4), "online": n // traffic.BM}
+    needed = {path: 1e3 * b / H200_BYTES for path, b in traffic.compulsory(n).items()}
+    work = {path: 1e3 * operations / H200_FLOPS for path in paths.PATHS}
+    busy = {path: min(blocks[path], H200.sms) for path in paths.PATHS}
+
+    def row(what, found, form, mark="computed"):
+        t.add(mark, what, *(form(found[path]) for path in paths.PATHS))
+
+    row("compulsory bytes at 4.8 TB/s, ms", needed, "{:.4f}".format)
+    row("multiplications and additions at 67 TFLOP/s, ms", work, "{:.4f}".format)
+    row("blocks of the smallest matmul grid", blocks, "{:,}".format)
+    row(f"SMs of {H200.sms} that get a block", busy, "{:,}".format)
+    row("the arithmetic on those SMs alone, ms",
+        {path: work[path] * H200.sms / busy[path] for path in paths.PATHS}, "{:.4f}".format)
+    # m, l and two columns of o: 16 bytes a thread and row, read and written once a tile.
+    state = {"materialised": 0, "online": 32 * n * n}
+    row("state of the rows, read and written each tile, MiB", state, mib)
+    for item in _usable():
+        times = {time.what: time.median_ms for time in item.times if time.n == n}
+        if item.gpu.startswith("H200") and all(path in times for path in paths.PATHS):
+            row("time, median, ms", times, "{:.4f}".format, "recorded")
+            row("share of it that the compulsory bytes explain at most",
+                {path: needed[path] / times[path] for path in paths.PATHS}, "{:.0%}".format,
+                "recorded")
+            t.note = f"times: {item.gpu}, {item.day}"
+    if not t.note:
+        t.footer = NO_EVIDENCE
+    return t
+
+
+def summary(n=4096):
+    """Fewer bytes and the time they came with: a sentence for each recorded run."""
+    compulsory, requested = traffic.compulsory(n), traffic.requested_by_path(n)
+    said = []
+    for item in _usable():
+        times = {time.what: time.median_ms for time in item.times if time.n == n}
+        if all(path in times for path in paths.PATHS):
+            said.append(Sentence(
+                f"At N = {n:,} the online path must move "
+                f"{compulsory['materialised'] / compulsory['online']:.0f} times fewer bytes and "
+                f"asks for {requested['materialised'] / requested['online']:.1f} times fewer. It "
+                f"took {times['online'] / times['materialised']:.2f} times the time of the "
+                "materialised path.", "recorded", f"{item.gpu}, {item.day}"))
+    return Tables(said or [Sentence(NO_EVIDENCE, "computed")])
 
 
 def _counted(item, n, value):

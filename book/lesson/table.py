@@ -92,6 +92,25 @@ class Table:
 
 
 @dataclass
+class Sentence:
+    """A sentence computed from results, so that its numbers carry their mark."""
+
+    words: str
+    mark: str
+    note: str = ""
+
+    def text(self):
+        """The sentence for a terminal."""
+        return f"{self.words} [{self.mark}{', ' + self.note if self.note else ''}]"
+
+    __repr__ = text
+
+    def _repr_html_(self):
+        return (f'<div class="lesson-output" data-mark="{self.mark}"><p class="lesson-note">'
+                f"{escape(self.words)} {mark_html(self.mark, self.note)}</p></div>")
+
+
+@dataclass
 class Tables:
     """Several tables and sentences shown as one output."""
 

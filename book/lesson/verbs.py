@@ -7,11 +7,12 @@ from . import cases, model, report, results
 from .edits import edits, reset, save
 from .errors import ArgumentError
 from .progress import Progress
-from .report import count_bytes, device, geometry, score_matrix
-from .table import Table, Tables
+from .report import battery, count_bytes, counted, device, geometry, limits, score_matrix, summary
+from .table import Sentence, Table, Tables
 
-__all__ = ["case", "count_bytes", "device", "edits", "facts", "gate", "gates", "geometry",
-           "mutants", "plot_score_matrix", "reset", "save", "score_matrix", "table", "trace"]
+__all__ = ["battery", "case", "count_bytes", "counted", "device", "edits", "facts", "gate",
+           "gate_formula", "gates", "geometry", "limits", "mutants", "plot_score_matrix", "reset",
+           "save", "score_matrix", "summary", "table", "trace"]
 
 
 def case(name, n=256):
@@ -36,6 +37,11 @@ def gate(path="online", case="spike-late", n=256):
     return report.gate_table(rows, report.mark_of(chosen),
                              report.where(chosen, *(() if path == "pair" else (path,))),
                              f"Gate: {path}, {case}, N = {n}")
+
+
+def gate_formula(n=256, max_abs_score=0.0):
+    """The gate with its numbers, for N keys and scores of at most ``max_abs_score``."""
+    return Sentence(report.gate_formula(n, max_abs_score), "computed")
 
 
 def gates(n=256, names=cases.NAMES):
@@ -78,7 +84,7 @@ def trace(case="spike-late", n=256, row=0, columns=3):
                *(f"o[{i}] after" for i in range(columns))], note="NumPy float32")
     before = -np.inf
     for step in steps:
-        t.add("computed", step["tile"], f"{before:.4g}", f"{step['m'][0]:.4g}",
+        t.add("computed", step["tile"] + 1, f"{before:.4g}", f"{step['m'][0]:.4g}",
               f"{step['rescale'][0]:.3g}", f"{step['l'][0]:.5g}",
               *(f"{x:.5g}" for x in step["o"][0, :columns]))
         before = step["m"][0]
