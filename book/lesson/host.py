@@ -27,13 +27,16 @@ from pathlib import Path
 
 import numpy as np
 
+from . import explain
 from .backend import kernel_of, scalar
-from .errors import ArgumentError, CompileError, InputError, LaunchError, RaceError
+from .errors import ArgumentError, CompileError, LaunchError
 
 EMULATOR = Path(__file__).resolve().parent / "emulator"
 ORDERS = ("ascending", "descending", "shuffled")
+TOOL_LIMIT_S = 120  # for one run of the compiler; the lesson's kernels take less than 1 s
 PAGE = 65536  # a multiple of any machine's page: where buffers may start in the memory file
 
+MAX_ARGUMENTS = 32  # kMaxBuffers of run.cpp
 MAX_THREADS = 1024  # of a block, on every GPU so far
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -43,11 +46,10 @@ SHARED = 227 * 1024  # bytes of a block that opts in, on an H200
 NO_COMPILER = ("no C++ compiler was found: install g++ (Debian, Ubuntu, Colab: "
                "apt-get install g++) or set CXX to one")
 
-_DTYPES = {"float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32"}
+_DTYPES = {"float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32",
+           "unsigned int": "uint32"}
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _DYNAMIC = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]")
-_LINE = re.compile(r'\s*#\s*line\s+(\d+)(?:\s+"(.*)")?')
-_ERROR = re.compile(r"(.+?):(\d+):(?:(\d+):)? (?:fatal )?error: (.*)")
 _END = "(end of the source)"
 
 _lock = threading.RLock()
@@ -91,9 +93,12 @@ def _compiler():
 
 def _run(command, folder):
     """Run a compiler tool. Returns (exit code, standard output, standard error)."""
-    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
-                          env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
-                          errors="replace", timeout=300)
+    try:
+        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+                              env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
+                              errors="replace", timeout=TOOL_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return 1, "", f"error: {command[0]} took longer than {TOOL_LIMIT_S} s"
     return done.returncode, done.stdout, done.stderr
 
 
@@ -131,10 +136,13 @@ def _toolchain():
         code, _, errors = _run([compiler, *options, "-c", str(EMULATOR / "run.cpp"),
                                 "-o", str(run)], folder)
         if code:
-            raise CompileError(f"{compiler} cannot compile the emulator: {_first_error(errors)}")
-        # A kernel: debug lines for the messages; hooks at loads and stores; checks of indices
-        # and of alignment; arithmetic as written, the same on every machine.
-        options += ["-g1", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
+            raise CompileError(f"{compiler} cannot compile the emulator: "
+                               f"{explain.first_error(errors)}")
+        # A kernel: debug lines for the messages (in version 4, which every addr2line reads);
+        # hooks at loads and stores; checks of indices and of alignment; arithmetic as written,
+        # the same on every machine; an endless loop stays one; a large frame meets its guard.
+        options += ["-g1", "-gdwarf-4", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
+                    "-fno-finite-loops", "-fstack-clash-protection",
                     "-fsanitize=thread,bounds,alignment", "-fno-sanitize-recover=all",
                     "-include", str(EMULATOR / "cuda.h"), "-ftabstop=1"]
         options += (["-mllvm", "-tsan-instrument-func-entry-exit=0", "-fno-caret-diagnostics",
@@ -145,17 +153,16 @@ def _toolchain():
         return _state[compiler]
 
 
-def _first_error(text):
-    lines = [line for line in text.splitlines() if "error" in line.lower()] or text.splitlines()
-    return lines[0].split("error: ")[-1].strip() if lines else "no message"
-
-
 def available():
     """(True, what it will use) or (False, why not, in a sentence)."""
     if not sys.platform.startswith("linux"):
         return False, f"the emulator runs on Linux; this is {platform.system() or sys.platform}"
     try:
-        return True, _toolchain().version
+        version = _toolchain().version
+        if os.statvfs(_folder()).f_flag & os.ST_NOEXEC:
+            return False, (f"{_folder().parent} may not run programs: set TMPDIR to a folder "
+                           "that may")
+        return True, version
     except (CompileError, OSError, subprocess.SubprocessError) as error:
         return False, str(error)
 
@@ -245,11 +252,11 @@ class _Build:
             [tools.compiler, *tools.options, *(f"-D{name}={value}" for name, value in defines),
              "-c", "kernel.cpp", "-o", "kernel.o"], folder)
         if code:
-            raise CompileError(_explain_compiler(source, errors, bare))
+            raise CompileError(explain.compiler(source, errors))
         code, _, errors = _run([tools.compiler, "-no-pie", "kernel.o", str(tools.run),
                                 "-o", "kernel", "-lm"], folder)
         if code:
-            raise CompileError(_explain_linker(source, errors))
+            raise CompileError(explain.linker(source, errors))
         self._find_shared(folder)
         for name in source.kernels:
             if self.static_shared(name, source) > STATIC_SHARED:
@@ -342,7 +349,9 @@ class HostProgram:
                 if printed:
                     print(printed, end="")
                 if "error" in report:
-                    raise _Explain(self, kernel, grid, block, buffers, report).error()
+                    run = explain.Run(self.source, kernel, grid, block, self.backend, buffers,
+                                      self._built)
+                    raise run.error(report)
                 for buffer, at in zip(buffers, offsets, strict=True):
                     if not buffer.read_only:
                         flat = buffer.array.reshape(-1).view(np.uint8)
@@ -367,6 +376,9 @@ class HostProgram:
 
     def _arguments(self, kernel, args):
         """Buffers (each array once) and the argument words of the child."""
+        if len(args) > MAX_ARGUMENTS:
+            raise ArgumentError(f"{kernel.name} takes {len(args)} arguments; the emulator passes "
+                                f"at most {MAX_ARGUMENTS}")
         buffers, words = [], []
         for param, value in zip(kernel.params, args, strict=True):
             if not param.pointer:
@@ -394,14 +406,9 @@ class HostProgram:
 
     def _child(self, command, memory, view):
         """Run the child and wait. Returns (its report, what the kernel printed)."""
-        try:
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                     stderr=subprocess.PIPE, pass_fds=(memory,),
-                                     errors="replace")
-        except PermissionError:
-            raise LaunchError(f"{self._built.folder} may not run programs: set TMPDIR to a "
-                              "folder that may") from None
-        done = -1
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, pass_fds=(memory,), errors="replace")
+        done = 0  # blocks, as the child counts them
         try:
             while True:
                 try:
@@ -468,261 +475,3 @@ def _memory_file(size):
 
 def _window(view, at, array):
     return np.frombuffer(view, np.uint8, array.nbytes, at)
-
-
-# ---- messages ------------------------------------------------------------------------------
-
-
-def _lines(source):
-    """``{(file, line): text}`` as the compiler numbers them, after #line."""
-    found, file, number = {}, source.label, 1
-    for text in source.text.split("\n"):
-        if match := _LINE.match(text):
-            number, file = int(match[1]), match[2] or file
-            continue
-        found[file, number] = text
-        number += 1
-    return found
-
-
-def _explain_compiler(source, errors, bare):
-    """The first errors, each with the reader's own line."""
-    lines, parts = _lines(source), []
-    for line in errors.splitlines():
-        match = _ERROR.match(line)
-        if not match:
-            continue
-        file, number, column, text = match[1], int(match[2]), int(match[3] or 0), match[4]
-        if (file, number) not in lines:
-            continue
-        text = text.removeprefix("static assertion failed: ")
-        part = f"{file}, line {number}: {re.sub(r' [[]-W[^]]*[]]$', '', text)}"
-        shown = lines[file, number]
-        if shown.strip():
-            part += f"\n    {shown}"
-            if column:
-                indent = "".join("\t" if c == "\t" else " " for c in shown[:column - 1])
-                part += f"\n    {indent}^"
-        parts.append(part)
-    if bare.count("{") > bare.count("}"):
-        parts.append(f"{source.label}: the text ends inside a block: a '}}' is missing")
-    if not parts:
-        match = next(filter(None, map(_ERROR.match, errors.splitlines())), None)
-        parts.append(f"{source.label}: {match[4] if match else _first_error(errors)}")
-    return "\n".join(["it does not compile", *parts[:3]])
-
-
-def _explain_linker(source, errors):
-    missing = sorted(set(re.findall(r"undefined reference to [`']([^'`]+)'", errors)))
-    if missing:
-        return f"{source.label}: declared and used, but not defined: {', '.join(missing)}"
-    return f"{source.label}: the program cannot be linked: {_first_error(errors)}"
-
-
-class _Explain:
-    """Turns a child's report into an error that a reader can act on."""
-
-    def __init__(self, program, kernel, grid, block, buffers, report):
-        self.source, self.built, self.kernel = program.source, program._built, kernel
-        self.grid, self.block, self.buffers, self.report = grid, block, buffers, report
-        self.backend = program.backend
-        self.lines = _lines(program.source)
-
-    def error(self):
-        kind = self.report["error"]
-        classes = {"const": InputError, "race": RaceError, "order": RaceError}
-        return classes.get(kind, LaunchError)(getattr(self, kind)())
-
-    # The parts of a message
-
-    def at(self, key, index):
-        """'block 3' or 'thread (1, 2)': as many coordinates as the launch has dimensions."""
-        sizes = self.grid if key == "block" else self.block
-        count = max((i + 1 for i in range(3) if sizes[i] > 1), default=1)
-        return f"{key} {index[0] if count == 1 else tuple(index[:count])}"
-
-    def who(self):
-        text = self.at("thread", self.report["thread"]) if "thread" in self.report else ""
-        return f"  {self.at('block', self.report['block'])}, {text}"
-
-    def place(self, file, line):
-        text = self.lines.get((file, line), "").strip()
-        return f"{file}, line {line}:  {text}" if text else f"{file}, line {line}"
-
-    def places(self):
-        """The source lines of the report's program counters, as text; None where unknown."""
-        counters = [pc - 1 for pc in self.report.get("pc", ())]
-        if "line" in self.report:
-            return [self.place(self.report["file"], self.report["line"])]
-        if not counters or not shutil.which("addr2line"):
-            return [None] * len(counters)
-        _, text, _ = _run(["addr2line", "-a", "-i", "-e", "kernel", *map(hex, counters)],
-                          self.built.folder)
-        found = []
-        for line in text.splitlines():
-            if line.startswith("0x"):
-                found.append(None)
-                continue
-            file, _, number = line.rpartition(":")
-            file = file.removeprefix(f"{self.built.folder}/")
-            number = re.match(r"\d*", number)[0]
-            if found and found[-1] is None and number and (file, int(number)) in self.lines:
-                found[-1] = self.place(file, int(number))
-        return found
-
-    def text(self, sentence, *more):
-        """The message of most reports: what happened, the line, block and thread."""
-        place = next(filter(None, self.places()), None)
-        return "\n".join([f"{self.kernel.name} {sentence}", *([f"  {place}"] if place else []),
-                          self.who(), *more])
-
-    def element(self):
-        """'q[17]' for the buffer and offset of the report."""
-        buffer = self.buffers[self.report["buffer"]]
-        index, rest = divmod(self.report["offset"], buffer.array.itemsize)
-        inside = f" (byte {rest} of it)" if rest else ""
-        return f"{'/'.join(buffer.names)}[{index}]{inside}", buffer
-
-    def shared(self, offset):
-        """'element 17 of qTile' for an offset in shared memory."""
-        start, size = self.built.dynamic
-        if start <= offset < start + size:
-            return f"byte {offset - start} of dynamic shared memory"
-        for start, size, name, _ in self.built.shared:
-            if start <= offset < start + size:
-                return f"element {(offset - start) // 4} of {name} (counted from its start)"
-        return "shared memory"
-
-    def verb(self):
-        return "writes" if self.report["write"] else "reads"
-
-    # One method for each kind of report
-
-    def bounds(self):
-        name, buffer = self.element()
-        size = buffer.array.size
-        side = "before its start" if self.report["offset"] < 0 else "past its end"
-        have = f"it has {size} elements, 0 to {size - 1}" if size else "it has no elements"
-        return self.text(f"{self.verb()} {name}, {side}: {have}")
-
-    def const(self):
-        name, _ = self.element()
-        return self.text(f"writes to its input: {name} is declared const")
-
-    def null(self):
-        return self.text(f"{self.verb()} through a null pointer (address "
-                         f"{self.report['address']:#x})")
-
-    def wild(self):
-        return self.text(f"{self.verb()} memory that belongs to none of its arguments (address "
-                         f"{self.report['address']:#x}): a pointer or an index is far off")
-
-    def fault(self):
-        return self.text(f"uses memory that does not exist (address "
-                         f"{self.report['address']:#x})")
-
-    def dynamic(self):
-        used = self.report["used"]
-        return self.text(f"{self.verb()} byte {self.report['offset']} of dynamic shared memory; "
-                         f"the launch asked for {used} bytes (argument shared)")
-
-    def index(self):
-        array = self.report["array"].strip("'")
-        return self.text(f"uses index {self.report['index']} in an array of type {array}")
-
-    def misaligned(self):
-        where = ""
-        if "buffer" in self.report:
-            where = f" at {self.element()[0]}"
-        elif "shared" in self.report:
-            where = f" at {self.shared(self.report['shared'])}"
-        return self.text(
-            f"uses a {self.report['type'].strip(chr(39))}{where}, which is not aligned: the "
-            f"address must be a multiple of {self.report['alignment']} bytes, this one is "
-            f"{self.report['address'] % self.report['alignment']} past one")
-
-    def stack(self):
-        return self.text("overflows the stack of a thread: 128 KiB of local variables")
-
-    def divide(self):
-        return self.text("divides an integer by zero")
-
-    def time(self):
-        return self.text(f"was given up: one block ran for more than {self.backend.limit_s:g} s",
-                         "  Does a loop never end, or wait for another block?")
-
-    def killed(self):
-        return (f"{self.kernel.name} was given up: not one block ended in "
-                f"{2 * (self.backend.limit_s + 3):g} s")
-
-    def ended(self):
-        return (f"{self.kernel.name} ended its process (exit code {self.report['code']}); "
-                "-9 means that the system stopped it, for lack of memory as a rule")
-
-    def internal(self):
-        return (f"{self.kernel.name} could not be run: {self.report['what']} failed "
-                f"({self.report['why']})")
-
-    def divergence(self):
-        groups = []
-        for group in self.report["groups"]:
-            count, first = group["count"], self.at("thread", group["thread"])
-            which = first if count == 1 else f"{count} threads, the first is {first},"
-            if group["done"]:
-                groups.append(f"  {which} returned")
-                continue
-            mask = f" with mask {group['mask']:#010x}" if "mask" in group else ""
-            waits = "waits" if count == 1 else "wait"
-            groups.append(f"  {which} {waits} at {group['what']}{mask}"
-                          f"\n    {self.place(group['file'], group['line'])}")
-        warp = any("mask" in group for group in self.report["groups"])
-        rule = ("every lane in the mask must reach the same warp operation" if warp else
-                "every thread of a block must reach the same barrier")
-        return "\n".join([f"{self.kernel.name} would wait for ever in "
-                          f"{self.at('block', self.report['block'])}: {rule}", *groups])
-
-    def mask(self):
-        return self.text(f"calls {self.report['what']} with mask {self.report['mask']:#010x}, "
-                         f"which leaves out the calling lane {self.report['lane']}")
-
-    def lane(self):
-        return self.text(f"calls {self.report['what']} for the value of lane "
-                         f"{self.report['lane']}, which does not take part (mask "
-                         f"{self.report['mask']:#010x}): the value is undefined")
-
-    def race(self):
-        r = self.report
-        what = self.element()[0] if "buffer" in r else self.shared(r["shared"])
-        others = r["block"] != r["other_block"]
-        if others:
-            rule = "nothing orders two blocks of a launch"
-        elif self.warp(r["thread"]) == self.warp(r["other_thread"]):
-            rule = "no __syncwarp() or __syncthreads() between them"
-        else:
-            rule = "no __syncthreads() between them"
-        parts = [f"{self.kernel.name} has a race on {what}: two threads use it, {rule}"]
-        places = self.places()
-        for key, write, place in (("other_", r["other_write"], places[1]),
-                                  ("", r["write"], places[0])):
-            block = f"{self.at('block', r[key + 'block'])}, " if others else ""
-            parts.append(f"  {'written' if write else 'read'} by {block}"
-                         f"{self.at('thread', r[key + 'thread'])}"
-                         + (f"\n    {place}" if place else ""))
-        if not others:
-            parts.append(f"  both in {self.at('block', r['block'])}")
-        return "\n".join(parts)
-
-    def warp(self, thread):
-        x, y, _ = self.block
-        return (thread[0] + x * (thread[1] + y * thread[2])) // 32
-
-    def order(self):
-        name, buffer = self.element()
-        size = buffer.array.itemsize
-        at = self.report["offset"] % 8 // size * size
-        first, other = (np.frombuffer(bytes.fromhex(self.report[k])[at:at + size],
-                                      buffer.array.dtype)[0] for k in ("first", "other"))
-        orders = self.backend.orders
-        return (f"{self.kernel.name} depends on the order in which threads run: {name} is {first} "
-                f"when they run {orders[0]}, {other} when they run "
-                f"{orders[self.report['order']]}")

@@ -83,6 +83,7 @@ struct Thread {
 struct Warp {
     unsigned ready;      // by position in this warp's order
     unsigned char lane[32], position[32];
+    unsigned waiting;    // the lanes that wait at a warp operation
     unsigned tick;       // warp operations released since the last barrier
     unsigned lanes;      // the lanes that exist
 };
@@ -118,6 +119,12 @@ void enter(int thread) {
     g_stack_low = size_t(g_stacks) + size_t(thread) * (kStack + kPage) + kPage;
 }
 
+// Whether two threads wait at the same operation of the same source line.
+inline bool same_place(const Thread &a, const Thread &b) {
+    return a.line == b.line && (a.what == b.what || !strcmp(a.what, b.what)) &&
+           (a.file == b.file || !strcmp(a.file, b.file));
+}
+
 // Threads that can never meet: some wait, and what they wait for cannot come.
 [[noreturn]] void report_divergence() {
     begin_report("divergence");
@@ -130,9 +137,8 @@ void enter(int thread) {
         for (int j = i; j < g_thread_count; j++) {
             Thread &b = g_threads[j];
             bool same = a.state == b.state &&
-                        (a.state == kDone || (a.line == b.line && !strcmp(a.what, b.what) &&
-                                              !strcmp(a.file, b.file) &&
-                                              (a.state != kAtWarp || a.mask == b.mask)));
+                        (a.state == kDone ||
+                         (same_place(a, b) && (a.state != kAtWarp || a.mask == b.mask)));
             if (same) seen[j] = true, count++;
         }
         put("%s{\"count\": %d, \"done\": %d", groups++ ? ", " : "", count, a.state == kDone);
@@ -219,8 +225,7 @@ int barrier(const char *what, int predicate, const char *file, int line) {
         int count = 0;
         for (int i = 0; i < g_thread_count; i++) {
             Thread &other = g_threads[i];
-            if (other.line != line || strcmp(other.what, what) || strcmp(other.file, file))
-                report_divergence();
+            if (!same_place(other, me)) report_divergence();
             count += other.predicate;
         }
         for (int i = 0; i < g_thread_count; i++) {
@@ -266,12 +271,15 @@ unsigned long long warp_op(const char *what, unsigned mask, unsigned long long v
         send();
     }
     unsigned members = mask & warp.lanes, ballot = 0;
+    warp.waiting |= 1u << self;
+    if (members & ~warp.waiting) {
+        switch_away();  // the last lane to arrive does the work for all
+        return me.result;
+    }
     for (unsigned rest = members; rest; rest &= rest - 1) {
         Thread &other = lanes[__builtin_ctz(rest)];
-        bool here = other.state == kAtWarp && other.mask == mask && other.line == line &&
-                    other.what == what && (other.file == file || !strcmp(other.file, file));
-        if (!here) {
-            switch_away();  // the last lane to arrive does the work for all
+        if (other.mask != mask || !same_place(other, me)) {  // they wait elsewhere: for ever
+            switch_away();
             return me.result;
         }
         ballot |= unsigned(other.predicate) << __builtin_ctz(rest);
@@ -294,6 +302,7 @@ unsigned long long warp_op(const char *what, unsigned mask, unsigned long long v
     }
     for (unsigned rest = members; rest; rest &= rest - 1)
         make_ready(int(lanes - g_threads) + __builtin_ctz(rest));
+    warp.waiting &= ~members;
     warp.tick++;
     switch_away();
     return me.result;
@@ -520,6 +529,10 @@ void on_signal(int number, siginfo_t *info, void *context) {
     begin_report(kind);
     put_thread("thread", g_current);
     put(", \"address\": %zu, \"pc\": [%zu, %u]", address, pc_of(context) + 1, g_last_pc);
+    if (g_threads[g_current].file) {  // the last barrier or warp operation it came to
+        put_string("last_file", g_threads[g_current].file);
+        put(", \"last_line\": %d", g_threads[g_current].line);
+    }
     send();
 }
 
@@ -611,10 +624,8 @@ __attribute__((noinline)) void run_block(unsigned long long id) {
     g_live = g_thread_count;
     g_arrived = 0;
     for (int w = 0; w < g_warp_count; w++) {
-        g_warps[w].tick = 0;
-        g_warps[w].ready = g_warps[w].lanes;
-        // With a last warp that is not full, positions of missing lanes are never ready.
-        if (g_warps[w].lanes != 0xffffffffu) g_warps[w].ready = 0;
+        g_warps[w].tick = g_warps[w].waiting = 0;
+        g_warps[w].ready = 0;
     }
     for (int i = 0; i < g_thread_count; i++) make_ready(i);
     g_current = g_warp_order[0] * 32;
