@@ -18,6 +18,7 @@ from importlib import metadata
 
 import numpy as np
 
+from . import colab
 from .errors import ArgumentError, LaunchError
 
 
@@ -41,17 +42,18 @@ def probe():
     """Look for a GPU once: import CuPy, ask for a device, compile and run something trivial."""
     packages = _cupy_packages()
     versions = {"numpy": np.__version__}
+    if len(packages) > 1:
+        return Probe(False, f"two CuPy packages are installed ({', '.join(packages)}) and overwrite "
+                     "each other: uninstall both, then install one", versions)
     try:
         import cupy
     except Exception as error:  # a half-installed CuPy raises more than ImportError
         if not packages:
-            return Probe(False, "CuPy is not installed (pip install cupy-cuda12x)", versions)
+            return Probe(False, _with_remedy("CuPy is not installed", "pip install cupy-cuda12x"),
+                         versions)
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return Probe(False, f"CuPy is installed but does not import: {first}", versions)
     versions["cupy"] = cupy.__version__
-    if len(packages) > 1:
-        return Probe(False, f"two CuPy packages are installed ({', '.join(packages)}) and overwrite "
-                     "each other: uninstall both, then install one", versions)
     from . import nvrtc
 
     has_nvrtc, nvrtc_version = nvrtc.available()
@@ -62,13 +64,13 @@ def probe():
     except Exception as error:
         text = str(error)
         if "NoDevice" in text:
-            return Probe(False, "the NVIDIA driver finds no GPU", versions)
+            return Probe(False, _with_remedy("the NVIDIA driver finds no GPU"), versions)
         if "InsufficientDriver" in text:
-            return Probe(False, "there is no NVIDIA driver, or it is too old for this CuPy",
-                         versions)
+            return Probe(False, _with_remedy("there is no NVIDIA driver, or it is too old for this "
+                                             "CuPy"), versions)
         return Probe(False, f"CUDA does not start: {text.strip().splitlines()[0]}", versions)
     if not count:
-        return Probe(False, "the NVIDIA driver finds no GPU", versions)
+        return Probe(False, _with_remedy("the NVIDIA driver finds no GPU"), versions)
     if not has_nvrtc:
         return Probe(False, nvrtc_version, versions)
     try:
@@ -80,6 +82,12 @@ def probe():
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return Probe(False, f"a trivial kernel does not run on the GPU: {first}", versions)
     return Probe(True, "", versions)
+
+
+def _with_remedy(reason, elsewhere=""):
+    """A reason for no GPU, and what to do about it: in Colab the runtime has to change."""
+    remedy = colab.SWITCH if colab.here() else elsewhere
+    return f"{reason}; {remedy}" if remedy else reason
 
 
 def _try_out(backend):

@@ -1,9 +1,10 @@
 """How many blocks an SM holds at once: arithmetic from a kernel's facts and a GPU's limits.
 
-Rules of allocation: CUDA C++ Programming Guide, 'Compute Capabilities' and 'Multiprocessor
-level'. Each warp's registers are given out in units of 256, warps are dealt to 4 partitions of the
-SM, and shared memory comes in units of 256 bytes (7.5) or 128 bytes (8.0 and newer, which also
-reserve 1 KiB for each block).
+Limits of an SM: CUDA C++ Programming Guide, table 'Technical Specifications per Compute
+Capability'. Rules of allocation: the toolkit's header cuda_occupancy.h, which a test compares with.
+Each warp's registers are given out in units of 256, warps are dealt to 4 partitions of the SM, and
+shared memory comes in units of 256 bytes (7.5) or 128 bytes (8.0 and newer, which also reserve
+1 KiB for each block).
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Gpu:
 
     name: str
     arch: str
-    sms: int
+    sms: int | None  # a product's; None where the limits are those of a compute capability
     shared_bytes: int
     registers: int = 65536
     threads: int = 1024
@@ -40,8 +41,18 @@ class Gpu:
 
 
 T4 = Gpu("T4", "sm_75", 40, 64 * KIB)
-H200 = Gpu("H200", "sm_90", 132, 228 * KIB, threads=2048, blocks=32,
-           shared_unit=128, shared_reserved=KIB)
+_NEWER = {"shared_unit": 128, "shared_reserved": KIB}
+H200 = Gpu("H200", "sm_90", 132, 228 * KIB, threads=2048, blocks=32, **_NEWER)
+
+# By architecture, oldest first. Colab also lends A100 (sm_80) and L4 (sm_89).
+ARCHS = {gpu.arch: gpu for gpu in (
+    T4,
+    Gpu("compute capability 8.0", "sm_80", None, 164 * KIB, threads=2048, blocks=32, **_NEWER),
+    Gpu("compute capability 8.6", "sm_86", None, 100 * KIB, threads=1536, blocks=16, **_NEWER),
+    Gpu("compute capability 8.9", "sm_89", None, 100 * KIB, threads=1536, blocks=24, **_NEWER),
+    H200,
+    Gpu("compute capability 10.0", "sm_100", None, 228 * KIB, threads=2048, blocks=32, **_NEWER),
+)}
 
 
 @dataclass(frozen=True)
