@@ -10,7 +10,7 @@ they grow as the root of the number of terms; the 4 is slack for another valid o
 max|score|: a weight is exp(s - m). A score s is a sum of 64 products, so its rounding error is
 about sqrt(64) (eps / 2) |s| = 4 eps |s|; the maximum m carries as much. The exponential turns the
 absolute error of s - m, at most 8 eps max|score|, into a relative error of the weight.
-For scores below 20 the term stays under the others.
+For scores below 10 the term stays under the floor of 1e-5.
 """
 
 from dataclasses import dataclass

@@ -101,7 +101,7 @@ def count_bytes(*ns):
     ns = ns or results.TABLE_N
     for n in ns:
         cases.check_n(n)
-    newest = _usable()
+    newest, near_zero = _usable(), False
     t = Table("Bytes before time, MiB", ["N", "bytes", "materialised", "online", "ratio"])
     for n in ns:
         for kind, found in (("compulsory", traffic.compulsory(n)),
@@ -115,14 +115,16 @@ def count_bytes(*ns):
                 seen = _counted(item, n, value)
                 if seen:
                     t.add("recorded", f"{n:,}", f"measured: {kind}", mib(seen["materialised"]),
-                          mib(seen["online"]),
-                          f"{seen['materialised'] / max(seen['online'], 1):.1f}x")
+                          mib(seen["online"]), _measured_ratio(seen, n))
+                    near_zero = near_zero or _measured_ratio(seen, n) == "–"
+    if near_zero:
+        t.footer = "–: the caches held nearly everything; a ratio to almost nothing says nothing"
     t.note = "; ".join([*(f"counters: {i.gpu}, {i.day}" for i in newest if i.counters),
                         *(["all of the unedited kernels"] if edited() else [])])
     return t
 
 
-def battery(n=256):
+def battery(n=256, names=cases.NAMES):
     """The cases for N: how large their scores get, what rescale they ask for, what they catch.
 
     Float64 arithmetic on the inputs. ``periodic`` looks like a test of the rescale and is hardly
@@ -130,7 +132,7 @@ def battery(n=256):
     """
     t = Table(f"The cases, N = {n}", ["case", "largest |score|", "rtol of the gate",
               "rows rescaled in the last tile", "smallest r there", "catches"])
-    for name in cases.NAMES:
+    for name in names:
         case = cases.make(name, n)
         largest, r = 0.0, []
         for row in range(0, n, 256):
@@ -195,10 +197,15 @@ def limits(n=4096):
         {path: work[path] * H200.sms / busy[path] for path in paths.PATHS}, "{:.4f}".format)
     # m, l and two columns of o: 16 bytes a thread and row, read and written once a tile.
     state = {"materialised": 0, "online": 32 * n * n}
+    row("requested bytes, MiB", traffic.requested_by_path(n), mib)
     row("state of the rows, read and written each tile, MiB", state, mib)
     for item in _usable():
+        if not item.gpu.startswith("H200"):
+            continue
+        if seen := _counted(item, n, lambda c: c.l2_bytes):
+            row("measured: bytes through L2, MiB", seen, mib, "recorded")
         times = {time.what: time.median_ms for time in item.times if time.n == n}
-        if item.gpu.startswith("H200") and all(path in times for path in paths.PATHS):
+        if all(path in times for path in paths.PATHS):
             row("time, median, ms", times, "{:.4f}".format, "recorded")
             row("share of it that the compulsory bytes explain at most",
                 {path: needed[path] / times[path] for path in paths.PATHS}, "{:.0%}".format,
@@ -223,6 +230,13 @@ def summary(n=4096):
                 f"took {times['online'] / times['materialised']:.2f} times the time of the "
                 "materialised path.", "recorded", f"{item.gpu}, {item.day}"))
     return Tables(said or [Sentence(NO_EVIDENCE, "computed")])
+
+
+def _measured_ratio(seen, n):
+    """Materialised over online, or a dash where a path's count is next to nothing."""
+    if any(20 * seen[path] < needed for path, needed in traffic.compulsory(n).items()):
+        return "–"
+    return f"{seen['materialised'] / seen['online']:.1f}x"
 
 
 def _counted(item, n, value):
@@ -355,8 +369,9 @@ def stale_notice():
     for item in evidence.latest().values():
         changed = item.stale()
         if changed:
-            notices.append(f"stale: the run on {item.gpu}, {item.day}, measured another "
-                           f"{', '.join(f'{name}.cu' for name in changed)}; its times are not shown")
+            files = ", ".join(f"{name}.cu" for name in changed)
+            notices.append(f"stale: the run on {item.gpu}, {item.day}, measured another {files}; "
+                           "its times are not shown")
     return notices
 
 
