@@ -43,8 +43,8 @@ def probe():
     packages = _cupy_packages()
     versions = {"numpy": np.__version__}
     if len(packages) > 1:
-        return Probe(False, f"two CuPy packages are installed ({', '.join(packages)}) and overwrite "
-                     "each other: uninstall both, then install one", versions)
+        return Probe(False, f"two CuPy packages are installed ({', '.join(packages)}) and "
+                     "overwrite each other: uninstall both, then install one", versions)
     try:
         import cupy
     except Exception as error:  # a half-installed CuPy raises more than ImportError
