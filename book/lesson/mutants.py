@@ -92,7 +92,7 @@ MUTANTS = (
             equivalent="the same where both halves of a tile have the same maximum (flat)"),
     _online("a step missing in warpSum", "periodic", (_STEP, "int offset = 8;", 1)),
     _materialised("a step missing in warpMax, softmaxRows", "large", (_STEP, "int offset = 8;", 0),
-                  equivalent="the same where a row's maximum lies in the lower half of a warp (flat)"),
+                  equivalent="the same where the maximum lies in the lower half of a warp (flat)"),
     _materialised("a step missing in warpSum, softmaxRows", "periodic",
                   (_STEP, "int offset = 8;", 1)),
     _online("barrier after the load missing, online", RACE, (_BARRIER, "", 0)),

@@ -5,9 +5,9 @@ import numpy as np
 from . import backend as backends
 from . import cases, evidence, nvrtc, paths, results, traffic
 from .edits import edited, note
-from .errors import ArgumentError
+from .errors import ArgumentError, CompileError
 from .gate import tolerance
-from .occupancy import H200
+from .occupancy import ARCHS, H200
 from .progress import Progress
 from .table import Sentence, Table, Tables, mib, ms
 
@@ -74,18 +74,10 @@ def score_matrix(ns=traffic.LARGE_N):
 
 def facts_table(arch="sm_75"):
     """Kernel facts and resident blocks for an architecture, compiled here or from a record."""
-    name = {"sm_75": "T4", "sm_90": "H200"}[arch]
-    rows, mark, by = None, "computed", f"compiled for {arch} by NVRTC {nvrtc.available()[1]}"
-    if nvrtc.available()[0]:
-        rows = results.facts(arch)
-    elif not edited():  # a record belongs to the files, not to this session's cells
-        for item in evidence.read_all()[0]:
-            rows = [row for row in item.facts if row.arch == arch]
-            if rows and not item.stale():
-                mark, by = "recorded", f"by NVRTC {item.versions['nvrtc']}, {item.day}"
-                break
+    name = ARCHS[arch].name
+    rows, mark, by = _facts(arch)
     if not rows:
-        return Table(f"Kernel facts, {name}", ["kernel"], footer=f"{nvrtc.available()[1]}.")
+        return Table(f"Kernel facts, {name}", ["kernel"], footer=f"{by}.")
     t = Table(f"Kernel facts, {name} ({arch})",
               ["kernel", "threads", "registers", "shared B", "local B", "spilled B",
                "blocks per SM", "occupancy", "limit"],
@@ -93,6 +85,42 @@ def facts_table(arch="sm_75"):
     for r in rows:
         t.add(mark, r.kernel, r.threads, r.registers, f"{r.shared_bytes:,}", r.local_bytes,
               r.spill_bytes, r.blocks, f"{r.occupancy:.0%}", r.limit)
+    return t
+
+
+def _facts(arch):
+    """(rows of Facts, mark, where they come from); without rows the last says why."""
+    found, version = nvrtc.available()
+    if found:
+        try:
+            return results.facts(arch), "computed", f"compiled for {arch} by NVRTC {version}"
+        except CompileError:
+            # Older than the architecture, or the session's cells do not compile: then for no arch.
+            results.facts()
+            return [], "computed", f"NVRTC {version} does not know {arch}"
+    if not edited():  # a record belongs to the files, not to this session's cells
+        for item in evidence.read_all()[0]:
+            rows = [row for row in item.facts if row.arch == arch]
+            if rows and not item.stale():
+                return rows, "recorded", f"by NVRTC {item.versions['nvrtc']}, {item.day}"
+    return [], "computed", version
+
+
+def facts_by_arch():
+    """Kernel facts for compute capabilities 7.5 (T4) to 10.0: what changes from one to the next."""
+    t = Table("Kernel facts by architecture",
+              ["kernel", "arch", "registers", "local B", "shared B", "blocks per SM", "occupancy",
+               "limit"])
+    found = {arch: _facts(arch) for arch in ARCHS}
+    for kernel in paths.BLOCK:
+        for arch, (rows, mark, _) in found.items():
+            for r in rows:
+                if r.kernel == kernel:
+                    t.add(mark, kernel, arch, r.registers, r.local_bytes, f"{r.shared_bytes:,}",
+                          r.blocks, f"{r.occupancy:.0%}", r.limit)
+    available, version = nvrtc.available()
+    t.note = "; ".join(filter(None, (f"NVRTC {version}" if available else "", note())))
+    t.footer = ". ".join(dict.fromkeys(by for rows, _, by in found.values() if not rows))
     return t
 
 
@@ -118,7 +146,8 @@ def count_bytes(*ns):
                           mib(seen["online"]), _measured_ratio(seen, n))
                     near_zero = near_zero or _measured_ratio(seen, n) == "–"
     if near_zero:
-        t.footer = "–: the caches held nearly everything; a ratio to almost nothing says nothing"
+        t.footer = ("–: the caches held nearly all that a path moves; a ratio to almost nothing "
+                    "says nothing")
     t.note = "; ".join([*(f"counters: {i.gpu}, {i.day}" for i in newest if i.counters),
                         *(["all of the unedited kernels"] if edited() else [])])
     return t
