@@ -2,6 +2,7 @@
 # test    run the tests
 # report  print the lesson's table for this machine
 # record  measure on this GPU and write book/evidence/
+# notebooks  put every chapter into its canonical form
 #
 # Each sets up what it needs: .venv, made again when a requirements file changes.
 
@@ -20,7 +21,7 @@ report record: $(VENV)/book
 	cd book && ../$(BIN)/python -m lesson $@
 
 notebooks: $(VENV)/book
-	$(BIN)/python -m book.lesson.notebooks
+	cd book && ../$(BIN)/python -m lesson.notebooks
 
 clean:
 	rm -rf _build

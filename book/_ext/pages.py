@@ -12,11 +12,14 @@ from pygments.styles import get_style_by_name
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 LIGHT, DARK = "a11y-high-contrast-light", "github-dark"
+WITHOUT_TEXT = {  # descriptions of the pages that no file of the book makes
+    "search": "Look for a word in all chapters of the lesson.",
+    "404": "There is no page at this address of the lesson.",
+}
 REDIRECT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta http-equiv="refresh" content="0; url={url}"><link rel="canonical" href="{url}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" type="image/svg+xml" href="_static/favicon.svg"></head>
+<meta name="viewport" content="width=device-width, initial-scale=1"></head>
 <body><main><h1>{title}</h1><p><a href="{url}">Start at the first page</a></p></main></body></html>
 """
 
@@ -67,10 +70,10 @@ def set_address(app, config):
         config.html_baseurl = pages_address(repository)
 
 
-def description(doctree, fallback):
+def description(doctree, pagename):
     """The first paragraph, cut at a word to what a result page or a chat shows."""
     paragraph = next(doctree.findall(nodes.paragraph), None) if doctree else None
-    text = " ".join(paragraph.astext().split()) if paragraph else fallback
+    text = " ".join(paragraph.astext().split()) if paragraph else WITHOUT_TEXT.get(pagename, "")
     if len(text) > 200:
         text = text[:200].rsplit(" ", 1)[0] + " …"
     return text
@@ -79,8 +82,8 @@ def description(doctree, fallback):
 def fill_context(app, pagename, templatename, context, doctree):
     config = app.config
     source = Path(app.env.doc2path(pagename)) if pagename in app.env.found_docs else None
-    fallback = f"{context.get('title', '')}: a page of {config.html_title}."
-    context["description"] = description(doctree, fallback)
+    context["description"] = description(doctree, pagename)
+    context["base"] = config.html_baseurl
     context["provenance"] = "book/provenance"
     preview = "_static/preview.png"
     context["preview"] = (config.html_baseurl + preview) or context["pathto"](preview, 1)

@@ -1,0 +1,574 @@
+"""The built pages: marks, links, and in a browser requests, errors, access, widths and weights."""
+
+import gzip
+import re
+from html.parser import HTMLParser
+from importlib import resources
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+import pytest
+from conftest import ROOT
+
+FIRST, WARM = 250_000, 60_000  # bytes a page may cost: first visit, and again with a warm cache
+LCP, CLS = 1.5, 0.05  # seconds to the largest paint at a quarter of the speed; layout shift
+THEMES = ("light", "dark")
+WIDTHS = (1280, 360, 320)
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
+
+
+def names():
+    """The pages of the book, by their place in the built folder (known before it is built)."""
+    sources = [*(ROOT / "book").glob("*.ipynb"), *(ROOT / "book").glob("*.md")]
+    pages = sorted(f"book/{path.stem}.html" for path in sources)
+    return [*pages, "search.html", "404.html"]
+
+
+each_page = pytest.mark.parametrize("name", names())
+each_theme = pytest.mark.parametrize("theme", THEMES)
+
+
+class Element:
+    """One element of a page: its tag, attributes, text and ancestors."""
+
+    def __init__(self, tag, attributes, parent):
+        self.tag, self.attributes, self.parent = tag, attributes, parent
+        self.text, self.children = "", []
+
+    def __getitem__(self, attribute):
+        return self.attributes.get(attribute) or ""
+
+    def __iter__(self):
+        yield self
+        for child in self.children:
+            yield from child
+
+    def all_text(self):
+        return self.text + "".join(child.all_text() for child in self.children)
+
+    def line(self):
+        """This element and its ancestors, innermost first."""
+        element = self
+        while element is not None:
+            yield element
+            element = element.parent
+
+    def classes(self):
+        return self["class"].split()
+
+
+class Tree(HTMLParser):
+    """A page as a tree of elements; an element closed in the wrong order is a failure."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.root = self.open = Element("", {}, None)
+        self.feed(text)
+        self.close()
+        assert self.open is self.root, f"<{self.open.tag}> is never closed"
+
+    def handle_starttag(self, tag, attrs):
+        element = Element(tag, dict(attrs), self.open)
+        self.open.children.append(element)
+        if tag not in VOID:
+            self.open = element
+
+    def handle_startendtag(self, tag, attrs):
+        self.open.children.append(Element(tag, dict(attrs), self.open))
+
+    def handle_endtag(self, tag):
+        assert tag == self.open.tag, f"</{tag}> closes <{self.open.tag}>"
+        self.open = self.open.parent
+
+    def handle_data(self, data):
+        if self.open.tag not in ("script", "style"):
+            self.open.text += data
+
+
+@pytest.fixture(scope="session")
+def trees(site):
+    """{name: tree} of every built page."""
+    return {
+        path.relative_to(site).as_posix(): Tree(path.read_text(encoding="utf8")).root
+        for path in sorted(site.rglob("*.html"))
+    }
+
+
+def test_the_pages_are_those_of_the_book(trees):
+    assert sorted(trees) == sorted([*names(), "index.html"])
+
+
+# What a page says
+
+
+def unmarked(tree):
+    """Outputs that hold a digit and lie under no mark."""
+    found = []
+    for output in tree:
+        if "cell_output" not in output.classes():
+            continue
+        if any(c.startswith("tag_mark-") for e in output.line() for c in e.classes()):
+            continue
+        for element in output:
+            if not re.search(r"\d", element.text) or element.tag in ("script", "style"):
+                continue
+            marks = [e["data-mark"] for e in element.line() if e["data-mark"]]
+            if not marks or marks[0] == "mixed":
+                found.append(" ".join(element.text.split())[:80])
+    return found
+
+
+MARKED = """<div class="cell tag_mark-live"><div class="cell_output">7</div></div>
+<div class="cell_output"><div data-mark="computed"><table><tr><td>7</td></tr></table></div></div>
+<div class="cell_output"><div data-mark="mixed"><p data-mark="live">7</p><p>x</p></div></div>"""
+
+
+def test_the_check_for_marks_finds_what_has_none():
+    assert unmarked(Tree(MARKED).root) == []
+    assert unmarked(Tree('<div class="cell_output"><pre>7 ms</pre></div>').root) == ["7 ms"]
+    mixed = MARKED.replace('<p data-mark="live">', "<p>")
+    assert unmarked(Tree(mixed).root) == ["7"]
+
+
+@each_page
+def test_every_number_carries_its_mark(trees, name):
+    assert unmarked(trees[name]) == []
+
+
+@each_page
+def test_marks_are_the_four_words(trees, name):
+    words = {"live", "emulated", "recorded", "computed", "stale"}
+    for element in trees[name]:
+        if element["data-mark"]:
+            assert element["data-mark"] in words | {"mixed"}
+            if element.tag == "div" and element["data-mark"] != "mixed":
+                shown = [e for e in element if "mark" in e.classes()]
+                assert any(e.all_text().strip() in words for e in shown), element.all_text()[:80]
+
+
+@each_page
+def test_a_page_has_what_a_reader_and_a_search_engine_need(trees, name):
+    elements = list(trees[name])
+    assert [e["lang"] for e in elements if e.tag == "html"] == ["en"]
+    title = next(e for e in elements if e.tag == "title").all_text()
+    assert "Attention, two ways" in title
+    assert sum(e.tag == "h1" for e in elements) == 1
+    levels = [int(e.tag[1]) for e in elements if re.fullmatch("h[1-6]", e.tag)]
+    assert all(b <= a + 1 for a, b in zip(levels, levels[1:])), levels
+    assert sum(e.tag == "main" for e in elements) == 1
+    assert [e for e in elements if e.tag == "link" and e["rel"] == "icon"]
+    meta = {e["name"] or e["property"]: e["content"] for e in elements if e.tag == "meta"}
+    assert 20 <= len(meta["description"]) <= 202
+    assert meta["og:title"] and meta["og:image"] and meta["og:image:alt"]
+
+
+def test_titles_and_descriptions_are_unique(trees):
+    pages = [tree for name, tree in trees.items() if name != "index.html"]  # sends on
+    titles = [next(e for e in tree if e.tag == "title").all_text() for tree in pages]
+    assert len(set(titles)) == len(titles)
+    described = [e["content"] for tree in pages for e in tree if e["name"] == "description"]
+    assert len(set(described)) == len(described)
+
+
+@each_page
+def test_pictures_say_what_they_show(trees, name):
+    for element in trees[name]:
+        if element.tag == "img":
+            assert len(element["alt"]) > 15 and not re.search(r"\.(png|svg)", element["alt"])
+        if element.tag == "svg" and element["aria-hidden"] != "true":
+            label = element["aria-label"]
+            assert element["role"] in ("img", "group", "application", "graphics-document")
+            assert len(label) > 15, label
+
+
+@each_page
+def test_tables_have_header_cells_and_a_name(trees, name):
+    for table in (e for e in trees[name] if e.tag == "table"):
+        assert any(e.tag == "th" for e in table)
+        named = any(e.tag == "caption" and e.all_text().strip() for e in table)
+        assert named or any(e["aria-label"] or e["aria-labelledby"] for e in table.line())
+        assert any("lesson-scroll" in e.classes() or "overflow" in e["style"] for e in table.line())
+
+
+@each_page
+def test_link_texts_make_sense_alone(trees, name):
+    for link in (e for e in trees[name] if e.tag == "a" and e["href"]):
+        text = (link["aria-label"] or link.all_text()).strip().lower()
+        assert text not in ("", "#", "here", "this", "link", "click here", "more", "read more"), (
+            link["href"]
+        )
+
+
+@each_page
+def test_ids_are_unique(trees, name):
+    ids = [e["id"] for e in trees[name] if e["id"]]
+    assert [i for i in set(ids) if ids.count(i) > 1] == []
+
+
+# Links
+
+
+def test_internal_links_and_anchors_resolve(site, trees):
+    anchors = {name: {e["id"] for e in tree} | {""} for name, tree in trees.items()}
+    broken = []
+    for name, tree in trees.items():
+        for element in tree:
+            for attribute in ("href", "src"):
+                address = element[attribute]
+                if not address or urlsplit(address).scheme or address.startswith("data:"):
+                    continue
+                path, anchor = urldefrag(urljoin(f"/{name}", address))
+                path = unquote(urlsplit(path).path).lstrip("/")
+                if not (site / path).is_file():
+                    broken.append(f"{name}: {address}")
+                elif path in anchors and unquote(anchor) not in anchors[path]:
+                    broken.append(f"{name}: {address} (no such anchor)")
+    assert broken == []
+
+
+def test_external_links_are_listed_in_one_file(site, trees):
+    lines = (site / "external-links.txt").read_text().splitlines()
+    listed = {line.split("  ")[0] for line in lines}
+    found = {
+        element["href"]
+        for tree in trees.values()
+        for element in tree
+        if element.tag == "a" and element["href"].startswith("http")
+    }
+    assert listed == found
+    assert lines == sorted(lines)
+    assert all(link.startswith("https://") for link in listed)
+
+
+def test_nothing_is_loaded_from_elsewhere(site, trees):
+    for name, tree in trees.items():
+        for element in tree:
+            loads = element["src"] or (element["href"] if element.tag == "link" else "")
+            if element["rel"] != "canonical":
+                assert not re.match(r"(https?:)?//", loads), f"{name}: {loads}"
+    for path in (site / "_static").rglob("*.css"):
+        assert not re.search(r"url\(\s*[\"']?(https?:)?//|@import", path.read_text()), path.name
+
+
+def test_every_asset_is_used(site):
+    text = "".join(p.read_text(encoding="utf8") for p in site.rglob("*.html"))
+    text += "".join(p.read_text(encoding="utf8") for p in (site / "_static").glob("*.css"))
+    unused = [p.name for p in (site / "_static").rglob("*") if p.is_file() and p.name not in text]
+    assert unused == []
+
+
+# In a browser
+
+
+class Visit:
+    """A page opened in the browser, with all that it asked for and complained about."""
+
+    def __init__(self, context, address, elsewhere):
+        self.page, self.requests, self.complaints = context.new_page(), [], []
+        self.page.on("request", lambda r: self.requests.append(r.url))
+        self.page.on("console", lambda m: self.complain(m))
+        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.page.on("requestfailed", lambda r: self.complaints.append(f"failed: {r.url}"))
+        self.elsewhere = elsewhere
+        self.page.goto(address, wait_until="load")
+        self.page.wait_for_timeout(150)
+
+    def complain(self, message):
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+
+@pytest.fixture
+def visit(browser, server):
+    """visit(name, theme=, width=, ...) opens a page; the network ends at the local server."""
+    contexts = []
+
+    def open_page(name, theme="light", width=1280, address=None, **options):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, **options
+        )
+        contexts.append(context)
+        elsewhere = []
+
+        def route(route):
+            elsewhere.append(route.request.url)
+            route.abort()
+
+        context.route(lambda url: not url.startswith((server, "data:", "blob:", "file:")), route)
+        return Visit(context, address or f"{server}/{name}", elsewhere)
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@each_theme
+@each_page
+def test_no_page_complains_or_asks_elsewhere(visit, name, theme):
+    seen = visit(name, theme)
+    assert seen.elsewhere == []
+    assert seen.complaints == []
+
+
+@pytest.fixture(scope="session")
+def axe():
+    """The text of axe-core."""
+    package = pytest.importorskip("axe_playwright_python", reason="axe-core is not installed")
+    return resources.files(package).joinpath("axe.min.js").read_text(encoding="utf8")
+
+
+AXE = """async () => {
+  for (const d of document.querySelectorAll("details")) d.open = true;
+  const found = await axe.run(document, {resultTypes: ["violations"]});
+  return found.violations.map(v => v.id + ": " + v.nodes.map(n => n.target.join(" ") + " "
+      + n.any.map(a => a.message).join("; ")).slice(0, 3).join(" | "));
+}"""
+
+
+@pytest.mark.parametrize("width", (1280, 360))
+@each_theme
+@each_page
+def test_axe_finds_nothing(visit, axe, name, theme, width):
+    page = visit(name, theme, width).page
+    page.evaluate(axe)
+    assert page.evaluate(AXE) == []
+
+
+# axe-core leaves text in SVG alone, so its contrast is measured here.
+SVG_TEXT = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgb = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (c) => c.slice(0, 3).map(x => x / 255)
+      .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+      .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
+  const low = [];
+  for (const text of document.querySelectorAll("svg text")) {
+    if (!text.textContent.trim() || !text.checkVisibility()) continue;
+    const ink = rgb(getComputedStyle(text).fill);
+    let behind = text, paper = [0, 0, 0, 0];
+    while (behind && paper[3] < 255) {
+      paper = rgb(getComputedStyle(behind).backgroundColor);
+      behind = behind.parentElement;
+    }
+    const [a, b] = [light(ink), light(paper)];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ink[3] < 255 || contrast < 4.5) low.push(text.textContent.trim() + " " + contrast);
+  }
+  return low;
+}"""
+
+
+@each_theme
+@each_page
+def test_text_in_figures_can_be_read(visit, name, theme):
+    assert visit(name, theme).page.evaluate(SVG_TEXT) == []
+
+
+def test_the_contrast_of_text_in_figures_is_measured(visit):
+    page = visit("book/index.html").page
+    svg = "<svg><text y='9' fill='{}'>x</text></svg>"
+    for colour, count in (("#767676", 0), ("#777777", 1), ("var(--lesson-ink)", 0)):
+        page.set_content(f"<body style='background: #fff'>{svg.format(colour)}</body>")
+        page.add_style_tag(content=":root { --lesson-ink: #000 }")
+        assert len(page.evaluate(SVG_TEXT)) == count
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@each_page
+def test_no_page_scrolls_sideways(visit, name, width):
+    page = visit(name, width=width).page
+    page.evaluate("() => document.querySelectorAll('details').forEach(d => { d.open = true })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.body.scrollWidth") <= width
+
+
+FOCUSED = """() => {
+  const e = document.activeElement;
+  if (!e || e === document.body) return null;
+  const box = e.getBoundingClientRect(), style = getComputedStyle(e);
+  if (!e.dataset.stop) e.dataset.stop = String(document.querySelectorAll("[data-stop]").length);
+  return {stop: e.dataset.stop, tag: e.tagName, text: (e.getAttribute("aria-label")
+      || e.innerText || e.value || e.name || "").trim().slice(0, 60),
+    visible: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight
+      && style.visibility === "visible",
+    outline: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2};
+}"""
+
+
+@pytest.mark.parametrize("width", (1280, 360))
+@each_page
+def test_the_keyboard_reaches_and_leaves_everything(visit, name, width):
+    page = visit(name, width=width).page
+    expected = page.evaluate("""() => [...document.querySelectorAll(
+      'a[href], button, input, select, textarea, summary, [tabindex="0"]')].filter(
+      e => e.checkVisibility() && !e.disabled && e.type !== 'hidden'
+        && !(e.type === 'radio' && !e.checked)).length""")
+    stops = []
+    for _ in range(3 * expected + 10):
+        page.keyboard.press("Tab")
+        stop = page.evaluate(FOCUSED)
+        if stop is None or (stops and stop["stop"] == stops[0]["stop"]):
+            break  # round to the beginning: everything was left again
+        stops.append(stop)
+    else:
+        pytest.fail(f"the keyboard never comes round: {stops[-3:]}")
+    assert len({s["stop"] for s in stops}) >= expected
+    assert [s for s in stops if not (s["text"] and s["visible"] and s["outline"])] == []
+    if name != "404.html":
+        assert stops[0]["text"].startswith("Skip")
+    for _ in stops[1:]:
+        page.keyboard.press("Shift+Tab")
+    assert page.evaluate(FOCUSED)["stop"] in {s["stop"] for s in stops[:2]}
+
+
+def test_the_skip_link_leads_to_the_text(visit):
+    page = visit("book/glossary.html").page
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_the_theme_can_be_switched_and_stays(visit, server):
+    seen = visit("book/index.html", "light")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    before = seen.page.evaluate(paper)
+    button = seen.page.get_by_role("button", name="Dark theme")
+    button.click()
+    dark = seen.page.evaluate(paper)
+    assert dark != before and button.get_attribute("aria-pressed") == "true"
+    seen.page.goto(f"{server}/book/glossary.html")
+    assert seen.page.evaluate(paper) == dark
+    seen.page.get_by_role("button", name="Dark theme").click()
+    assert seen.page.evaluate(paper) == before
+    assert visit("book/index.html", "dark").page.evaluate(paper) == dark  # the system's choice
+
+
+def test_the_menu_of_a_phone(visit):
+    page = visit("book/glossary.html", width=360).page
+    chapters = page.get_by_role("navigation", name="Chapters")
+    button = page.get_by_role("button", name="Chapters")
+    assert not chapters.is_visible()
+    button.focus()
+    page.keyboard.press("Enter")
+    assert chapters.is_visible() and button.get_attribute("aria-expanded") == "true"
+    page.keyboard.press("Escape")
+    assert not chapters.is_visible() and button.get_attribute("aria-expanded") == "false"
+
+
+@each_theme
+@each_page
+def test_a_page_reads_without_javascript(visit, name, theme):
+    page = visit(name, theme, java_script_enabled=False).page
+    assert page.locator("main h1").is_visible()
+    if name != "404.html":
+        assert page.get_by_role("navigation", name="Chapters").is_visible()
+    assert not page.get_by_role("button", name="Dark theme").count()
+
+
+@each_page
+def test_a_page_opens_from_disk(visit, site, name):
+    seen = visit(name, address=(site / name).as_uri())
+    assert seen.complaints == []
+    assert seen.page.locator("main h1").is_visible()
+    fonts = seen.page.evaluate("getComputedStyle(document.querySelector('h1')).fontFamily")
+    assert "system-ui" in fonts  # the style sheet was found
+
+
+@pytest.mark.parametrize("word", ("rescale", "occupancy", "-inf"))
+def test_search_finds(visit, word):
+    seen = visit("book/index.html")
+    field = seen.page.get_by_role("searchbox", name="Search the lesson")
+    field.fill(word)
+    field.press("Enter")
+    results = seen.page.locator("ul.search li")
+    results.first.wait_for(timeout=10_000)
+    seen.page.wait_for_function("document.querySelector('#search-progress') === null"
+                                " || !document.querySelector('#search-progress').innerText")
+    texts = " ".join(results.all_inner_texts())
+    assert word.lstrip("-") in texts.lower()
+    assert "Glossary" in texts
+    assert seen.complaints == []
+
+
+def test_the_root_leads_to_the_landing_page(visit, trees, server):
+    page = visit("").page
+    page.wait_for_url(f"{server}/book/index.html")
+    links = [e["href"] for e in trees["index.html"] if e.tag == "a"]
+    assert links == ["book/index.html"]  # for a browser that does not follow by itself
+
+
+def test_a_wrong_address_shows_the_404_page(visit, server):
+    seen = visit("book/no-such-page.html")
+    assert "no page at this address" in seen.page.locator("main").inner_text()
+
+
+# Weights and times
+
+
+def weigh(page):
+    """Start to count what comes over the wire; the returned function gives the bytes so far."""
+    client, total = page.context.new_cdp_session(page), [0]
+    client.send("Network.enable")
+    client.on("Network.loadingFinished", lambda e: total.__setitem__(
+        0, total[0] + int(e["encodedDataLength"])))
+    return lambda: total[0]
+
+
+@each_page
+def test_a_page_is_small(browser, server, name):
+    context = browser.new_context()
+    page = context.new_page()
+    bytes_so_far = weigh(page)
+    page.goto(f"{server}/{name}", wait_until="networkidle")
+    first = bytes_so_far()
+    page.goto("about:blank")
+    page.goto(f"{server}/{name}", wait_until="networkidle")
+    warm = bytes_so_far() - first
+    context.close()
+    print(f"{name}: {first} bytes first, {warm} warm")
+    assert 500 < first < FIRST
+    assert warm < WARM
+
+
+TIMES = """() => new Promise(done => {
+  let paint = 0, shift = 0;
+  new PerformanceObserver(list => list.getEntries().forEach(e => { paint = e.startTime }))
+      .observe({type: "largest-contentful-paint", buffered: true});
+  new PerformanceObserver(list => list.getEntries().forEach(e => { shift += e.value }))
+      .observe({type: "layout-shift", buffered: true});
+  setTimeout(() => done([paint / 1000, shift]), 700);
+})"""
+
+
+@each_page
+def test_nothing_shifts_while_a_page_loads(browser, server, name):
+    for width in (1280, 360):
+        context = browser.new_context(viewport={"width": width, "height": 900})
+        page = context.new_page()
+        client = context.new_cdp_session(page)
+        client.send("Emulation.setCPUThrottlingRate", {"rate": 4})
+        page.goto(f"{server}/{name}", wait_until="load")
+        paint, shift = page.evaluate(TIMES)
+        context.close()
+        slow = "" if paint < LCP else f" (over {LCP} s)"
+        print(f"{name} at {width} px: largest paint {paint:.2f} s{slow}, shift {shift:.3f}")
+        assert shift < CLS
+
+
+def test_a_page_s_files_are_small_without_a_browser(site, trees):
+    """The same sum from the files alone: it needs no browser."""
+    for name, tree in trees.items():
+        total = len(gzip.compress((site / name).read_bytes(), 6))
+        for element in tree:
+            address = element["src"] or (element["href"] if element.tag == "link" else "")
+            if element["rel"] in ("next", "prev", "canonical") or not address:
+                continue
+            path = (site / name).parent / urlsplit(address).path
+            if path.is_file():
+                data = path.read_bytes()
+                total += len(data if path.suffix in (".woff2", ".png") else gzip.compress(data, 6))
+        assert total < FIRST, name
