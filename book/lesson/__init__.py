@@ -30,6 +30,7 @@ from .verbs import (
     device,
     edits,
     facts,
+    facts_by_arch,
     gate,
     gate_formula,
     gates,
@@ -48,8 +49,8 @@ from .verbs import (
 __all__ = [
     "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
     "LessonError", "RaceError", "battery", "case", "count_bytes", "counted", "device", "edits",
-    "facts", "gate", "gate_formula", "gates", "geometry", "limits", "mutants", "plot_score_matrix",
-    "reset", "save", "score_matrix", "summary", "table", "trace", "OnlineMax",
+    "facts", "facts_by_arch", "gate", "gate_formula", "gates", "geometry", "limits", "mutants",
+    "plot_score_matrix", "reset", "save", "score_matrix", "summary", "table", "trace", "OnlineMax",
 ]
 
 register()  # %%kernel, where this is a notebook

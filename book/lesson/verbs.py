@@ -6,13 +6,25 @@ from . import backend as backends
 from . import cases, model, report, results
 from .edits import edits, reset, save
 from .errors import ArgumentError
+from .mutants import show as show_mutants
+from .occupancy import ARCHS
 from .progress import Progress
-from .report import battery, count_bytes, counted, device, geometry, limits, score_matrix, summary
+from .report import (
+    battery,
+    count_bytes,
+    counted,
+    device,
+    facts_by_arch,
+    geometry,
+    limits,
+    score_matrix,
+    summary,
+)
 from .table import Sentence, Table, Tables
 
-__all__ = ["battery", "case", "count_bytes", "counted", "device", "edits", "facts", "gate",
-           "gate_formula", "gates", "geometry", "limits", "mutants", "plot_score_matrix", "reset",
-           "save", "score_matrix", "summary", "table", "trace"]
+__all__ = ["battery", "case", "count_bytes", "counted", "device", "edits", "facts",
+           "facts_by_arch", "gate", "gate_formula", "gates", "geometry", "limits", "mutants",
+           "plot_score_matrix", "reset", "save", "score_matrix", "summary", "table", "trace"]
 
 
 def case(name, n=256):
@@ -59,17 +71,15 @@ def table(*ns):
 
 
 def facts(arch="sm_75"):
-    """Registers, shared and local bytes, resident blocks per SM: 'sm_75' (T4) or 'sm_90' (H200)."""
-    if arch not in ("sm_75", "sm_90"):
-        raise ArgumentError(f"arch {arch!r}: choose 'sm_75' (T4) or 'sm_90' (H200)")
+    """Registers, shared and local bytes, resident blocks per SM: 'sm_75' (T4), 'sm_90' (H200)..."""
+    if arch not in ARCHS:
+        raise ArgumentError(f"arch {arch!r}: choose one of {', '.join(ARCHS)}; 'sm_75' is a T4")
     return report.facts_table(arch)
 
 
 def mutants(n=256):
     """Which case catches which broken kernel, and what ``periodic`` alone would let through."""
-    from .mutants import show
-
-    return show(n)
+    return show_mutants(n)
 
 
 def trace(case="spike-late", n=256, row=0, columns=3):
