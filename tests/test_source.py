@@ -1,6 +1,9 @@
 """Kernel text: snippets, edits, signatures; and the sentences that Python and CUDA share."""
 
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 from lesson import nvrtc, paths, source
@@ -79,3 +82,22 @@ def test_a_typo_is_reported_in_the_cells_own_lines():
     line = 1 + [i for i, t in enumerate(text.splitlines()) if "scal;" in t][0]
     assert f"cell online/score, line {line}:" in str(error.value)
     assert "s *= scal;" in str(error.value) and "/tmp" not in str(error.value)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name", ["online", "materialised"])
+def test_kernels_compile_unedited_with_nvcc(name, tmp_path):
+    run = subprocess.run(["nvcc", "-arch=sm_75", "-cubin", "-o", tmp_path / "x.cubin",
+                          source.path_of(name)], capture_output=True, text=True)
+    assert run.returncode == 0 and not run.stderr, run.stderr
+
+
+def test_the_core_imports_with_numpy_alone():
+    blocked = ("import sys\n"
+               "for name in ('cupy', 'matplotlib', 'ipywidgets', 'anywidget', 'IPython', 'torch'):\n"
+               "    sys.modules[name] = None\n"
+               "import lesson\n"
+               "print(lesson.count_bytes(256).text())\n")
+    run = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True,
+                         cwd=source.KERNELS.parent / "book")
+    assert run.returncode == 0 and "compulsory" in run.stdout, run.stderr
