@@ -107,3 +107,14 @@ def server(site):
     yield f"http://127.0.0.1:{httpd.server_port}"
     httpd.shutdown()
     httpd.server_close()
+
+
+@pytest.fixture(scope="session")
+def emulated():
+    """The emulated backend; its tests need a C++ compiler."""
+    from lesson import backend, host
+
+    ready, reason = host.available()
+    if not ready:
+        missing(reason)
+    return backend.choose("emulated")

@@ -8,6 +8,7 @@ import sys
 import pytest
 from lesson import nvrtc, paths, source
 from lesson.errors import ArgumentError, CompileError
+from lesson.explain import line_of
 
 needs_nvrtc = pytest.mark.skipif(not nvrtc.available()[0], reason=str(nvrtc.available()[1]))
 
@@ -43,8 +44,8 @@ def test_an_edit_keeps_line_numbers_of_the_rest():
     assert edited.edits and edited.digest != original.digest
     for number, line in enumerate(original.text.splitlines(), 1):
         if line.strip() and "snippet" not in line and line not in new:
-            assert nvrtc.line_of(edited, "online.cu", number) == line.strip()
-    assert nvrtc.line_of(edited, "cell online/score", 1) == "// mine"
+            assert line_of(edited, "online.cu", number) == line.strip()
+    assert line_of(edited, "cell online/score", 1) == "// mine"
 
 
 @pytest.mark.parametrize("name, edits", [("onlin", None), ("online", {"scores": ""})])
@@ -94,7 +95,7 @@ def test_kernels_compile_unedited_with_nvcc(name, tmp_path):
 
 def test_the_core_imports_with_numpy_alone():
     blocked = ("import sys\n"
-               "for name in ('cupy', 'matplotlib', 'ipywidgets', 'anywidget', 'IPython', 'torch'):\n"
+               "for name in 'cupy matplotlib ipywidgets anywidget IPython torch'.split():\n"
                "    sys.modules[name] = None\n"
                "import lesson\n"
                "print(lesson.count_bytes(256).text())\n")
