@@ -3,6 +3,8 @@
 # report  print the lesson's table for this machine
 # record  measure on this GPU and write book/evidence/
 # notebooks  put every chapter into its canonical form
+# repository URL=https://github.com/OWNER/NAME REVISION=main
+#            write the repository's address into _config.yml and every chapter's first cell
 #
 # Each sets up what it needs: .venv, made again when a requirements file changes.
 
@@ -23,6 +25,9 @@ report record: $(VENV)/book
 notebooks: $(VENV)/book
 	cd book && ../$(BIN)/python -m lesson.notebooks
 
+repository: $(VENV)/book
+	cd book && ../$(BIN)/python -m lesson.repository "$(URL)" "$(REVISION)"
+
 clean:
 	rm -rf _build
 
@@ -36,4 +41,4 @@ $(VENV)/test: requirements-test.txt $(VENV)/book
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
 	touch $@
 
-.PHONY: book test report record notebooks clean
+.PHONY: book test report record notebooks repository clean

@@ -111,12 +111,15 @@ def fill_context(app, pagename, templatename, context, doctree):
 
 
 def colab(app, source):
-    """The address that opens a notebook of the repository in Colab; None until the book has one."""
+    """The address that opens a notebook of the repository in Colab, which takes GitHub's alone.
+
+    None until the book has one.
+    """
     options = app.config.html_theme_options
-    path = (options.get("repository_url") or "").removeprefix("https://github.com/")
+    found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)", options.get("repository_url") or "")
     file = source.relative_to(app.srcdir).as_posix()
     branch = options.get("repository_branch")
-    return path and f"https://colab.research.google.com/github/{path}/blob/{branch}/{file}"
+    return found and f"https://colab.research.google.com/github/{found[1]}/blob/{branch}/{file}"
 
 
 def doors(app):
@@ -134,10 +137,11 @@ def doors(app):
         },
         {
             "name": "Run in Colab",
-            "link": colab(app, first) or first.name,
+            "link": colab(app, first) or f"../one-file/{first.name}",
             "text": "Open a chapter on a T4, choose Run all, and the numbers become your own."
             if colab(app, first)
-            else "Download a chapter and upload it to Colab: the numbers become your own.",
+            else "Download a chapter as one file and upload it to Colab: the numbers become "
+            "your own.",
         },
         {
             "name": "Edit a kernel",
