@@ -1,0 +1,34 @@
+"""Execute one notebook, as a program of its own so that a test can choose its surroundings.
+
+    python run_chapter.py CHAPTER.ipynb OUTPUTS.json
+
+Runs in the notebook's folder and writes the executed notebook as JSON. Exit code 1 and the error
+on stderr if a cell raised.
+"""
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+
+def main(chapter, outputs):
+    notebook = nbformat.read(chapter, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=300,
+        resources={"metadata": {"path": str(Path(chapter).parent)}},
+        extra_arguments=["--log-level=ERROR"],
+    )
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        sys.exit(str(error))
+    finally:
+        nbformat.write(notebook, outputs)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
