@@ -99,7 +99,7 @@ class Walk:
     tile: int
     fault: str
     m: np.ndarray
-    l: np.ndarray  # noqa: E741 - the paper's letter
+    l: np.ndarray
     o: np.ndarray
     tile_max: np.ndarray
     rescale: np.ndarray

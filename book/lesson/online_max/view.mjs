@@ -33,6 +33,7 @@ function option(name, label = name) {
 }
 
 function labelled(text, control, className = "") {
+  control.setAttribute("aria-label", text); // a label around a list of options would read them all
   return element("label", { class: "om-field " + className }, element("span", {}, text), control);
 }
 
@@ -483,11 +484,11 @@ function render({ model, el }) {
         recurrence(`o[${columns[0]}]`, "Σ w v", s.o[t - 1][0], s.added[t - 1][0], s.o[t][0], s.forgetO, r),
       );
     }
-    const head = (...words) => element("thead", {}, element("tr", {}, ...words.map((w) => element("th", { scope: "col" }, w))));
+    const head = (...words) => element("thead", {}, element("tr", {}, ...words.map((w) => (w ? element("th", { scope: "col" }, w) : element("td")))));
     const cell = (x, digits, bar, className) => element("td", { class: className }, x === null ? "" : value(x, digits), x === null || !bar ? "" : bar(x));
     const line = (name, before, kept, added, after, kernel, wrong, bar) => element("tr", {},
       element("th", { scope: "row" }, name), cell(before, 4, bar, "om-before"), cell(kept, 4, bar, forgot(wrong)), cell(added, 4, bar),
-      cell(after, 5, bar, "om-after"), ...(captured ? [cell(kernel, 4, bar)] : []));
+      cell(after, name === "l" ? 5 : 4, bar, "om-after"), ...(captured ? [cell(kernel, 4, bar)] : []));
     const b = Math.max(0, t - 1), r = t ? s.rescale[t - 1] : 1;
     const kept = (x, is) => (t === 0 ? null : is ? x : Math.fround(x * r));
     const kernel = (name, c) => captured && number(c === undefined ? captured[name][t] : captured[name][t][c]);

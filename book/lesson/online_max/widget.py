@@ -205,7 +205,7 @@ def _svg(walk):
     def x(j):
         return left + gap / 2 + j * column + j // tile * gap
 
-    parts = [f'<line class="om-zero" stroke="#8794a6" x1="{left}" x2="{width - 8}" '
+    parts = [f'<line class="om-zero" stroke="#73809a" x1="{left}" x2="{width - 8}" '
              f'y1="{y(0):.1f}" y2="{y(0):.1f}"/>']
     for j, score in enumerate(walk.scores):
         a, b = sorted((y(0), y(score)))
