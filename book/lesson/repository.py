@@ -36,6 +36,11 @@ def in_cell(text):
     return found[1], found[2]
 
 
+def with_address(text, url, revision):
+    """The text of a setup cell with another address in it."""
+    return _LINE.sub(lambda m: f'REPOSITORY, REVISION = "{url}", "{revision}"{m[3]}', text)
+
+
 def check(url, revision):
     """Refuse what git could not clone without an account, or what would break a quoted string."""
     if url and not re.fullmatch(r"(https|file)://[^\s\"'\\]+", url):
@@ -52,9 +57,8 @@ def write(url, revision):
     config, cell = (path.read_text(encoding="utf-8") for path in (CONFIG, notebooks.SETUP))
     configured(config), in_cell(cell)  # both must be found before either is written
     config = _SETTING.sub(lambda m: f'{m[1]}"{url}"{m[3]}{revision}', config)
-    cell = _LINE.sub(lambda m: f'REPOSITORY, REVISION = "{url}", "{revision}"{m[3]}', cell)
     CONFIG.write_text(config, encoding="utf-8")
-    notebooks.SETUP.write_text(cell, encoding="utf-8")
+    notebooks.SETUP.write_text(with_address(cell, url, revision), encoding="utf-8")
     notebooks.main([])
 
 
