@@ -1,6 +1,8 @@
 """The emulated backend: what CUDA code means on the host, and what each mistake says."""
 
+import itertools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -8,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from lesson import host, source
 from lesson.errors import ArgumentError, CompileError, InputError, LaunchError, RaceError
 
@@ -168,6 +169,11 @@ def test_printf_is_heard_once(backend, capsys):
     assert capsys.readouterr().out == "lane 3\n"
 
 
+def test_printf_ends_somewhere(backend, capsys):
+    run(backend, 'for (int i = 0; i < 30000; ++i) printf("0123456789"); b[threadIdx.x] = 0;')
+    assert 2**20 <= len(capsys.readouterr().out) < 2**20 + 100
+
+
 def test_defines_reach_the_kernel(backend):
     text = 'extern "C" __global__ void mine(float* b) { b[threadIdx.x] = SIZE * threadIdx.x; }'
     b = backend.full((4,), np.nan)
@@ -241,10 +247,16 @@ def test_none_is_a_null_pointer(backend):
             "mine", (1,), (1,), (None, backend.full((1,), 0), 1))
 
 
-def test_misaligned_vector(backend):
-    message = fails(backend,
-                    "float4 x = *reinterpret_cast<const float4*>(a + 1);\nb[0] = x.x;")
-    assert "uses a float4 at a[1], which is not aligned" in message and "line 2" in message
+@pytest.mark.parametrize("use", [
+    "float x = reinterpret_cast<const float4*>(a + 1)->x;\nb[threadIdx.x] = x;",
+    "float4 x = *reinterpret_cast<const float4*>(a + 1);\nb[threadIdx.x] = x.x;",
+], ids=["member", "whole"])
+def test_misaligned_vector(backend, use):
+    if "clang" in backend.describe() and "float4 x" in use:
+        pytest.skip("clang++ does not check the alignment of a whole struct that is copied")
+    message = fails(backend, use)
+    assert re.search(r"uses a \w+ at a\[1\], which is not aligned", message)
+    assert "mine.cu, line 2" in message
 
 
 def test_write_to_a_const_argument(backend):
@@ -255,7 +267,7 @@ def test_write_to_a_const_argument(backend):
 @pytest.mark.parametrize("array", ["__shared__ float t[32];", "float t[32];"])
 def test_index_past_a_fixed_array(backend, array):
     message = fails(backend, f"{array}\nt[threadIdx.x + 1] = 1.0f;\nb[threadIdx.x] = t[n - 32];")
-    assert "uses index 32 in an array of type float [32]" in message
+    assert "uses index 32 in an array of type float[32]" in message
     assert "mine.cu, line 3:" in message and "thread 31" in message
 
 
@@ -305,6 +317,20 @@ def test_each_barrier_of_a_loop_is_needed_in_any_order(order, barrier):
     }}
     b[threadIdx.x] = sum;"""
     fails(one, body, error=RaceError, n=128, block=(64,))
+
+
+def test_a_race_names_two_threads_even_if_the_writer_has_read_too():
+    body = """__shared__ float one;
+    if (threadIdx.x == 0) one = a[0];
+    __syncthreads();
+    float x = one;
+    if (threadIdx.x == 0) one = x + 1.0f;
+    __syncthreads();
+    b[threadIdx.x] = x + one;"""
+    for order, block in itertools.product(host.ORDERS, (32, 64)):
+        backend = host.HostBackend(orders=(order,))
+        message = fails(backend, body, error=RaceError, n=64, block=(block,))
+        assert message.count("by thread 0\n") == 1, message
 
 
 def test_race_within_a_warp(backend):
@@ -437,7 +463,7 @@ def compile_error(backend, text, name="mine.cu", **how):
 def test_compile_error_shows_the_reader_s_line(backend):
     message = compile_error(backend, 'extern "C" __global__ void f(float* b) {\n\tb[0] = tyle;\n}')
     assert "mine.cu does not compile" in message
-    assert "mine.cu, line 2: 'tyle' was not declared in this scope" in message
+    assert "mine.cu, line 2: " in message and "'tyle'" in message
     assert "\n    \tb[0] = tyle;\n    \t       ^" in message
 
 
@@ -445,7 +471,7 @@ def test_compile_error_in_an_edited_cell(backend):
     text = ('extern "C" __global__ void f(float* b) {\n#line 1 "cell online/score"\n'
             'float x = 1.0f;\nb[0] = y;\n#line 5 "online.cu"\n}\n')
     message = compile_error(backend, text, "online.cu")
-    assert "cell online/score, line 2: 'y' was not declared in this scope" in message
+    assert "cell online/score, line 2: " in message and "'y'" in message
 
 
 def test_run_time_error_in_an_edited_cell(backend):
@@ -484,6 +510,13 @@ def test_too_much_static_shared_memory(backend):
 # ---- what is refused before it runs -----------------------------------------------------------
 
 
+def test_kernel_without_c_linkage(backend):
+    text = "__global__ void mine(float* b) { b[0] = 1.0f; }"
+    with pytest.raises(LaunchError, match='mine has no C linkage: write extern "C"'):
+        backend.compile(source.from_text(text, "mine.cu")).launch(
+            "mine", (1,), (1,), (backend.full((1,), 0),))
+
+
 def test_unknown_kernel_and_wrong_number_of_arguments(backend):
     mine = program(backend, "b[0] = 1.0f;")
     with pytest.raises(LaunchError, match="mine.cu defines no kernel 'yours'; it defines: mine"):
@@ -509,6 +542,7 @@ def test_arguments_that_a_gpu_would_misread(backend, args, words):
     ((0,), (1,), 0, "needs 1 to 3 whole numbers"),
     ((1, 1, 1, 1), (1,), 0, "needs 1 to 3 whole numbers"),
     ((1, 70000), (1,), 0, "grid.y is 70000, at most 65535"),
+    ((2**25,), (1,), 0, "is more than the 16,777,216 blocks"),
     ((1,), (1,), 300_000, "300,000 dynamic bytes of shared memory; a block gets at most"),
 ])
 def test_launches_that_a_gpu_refuses(backend, grid, block, shared, words):

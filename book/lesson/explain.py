@@ -46,7 +46,10 @@ def compiler(source, errors):
         file, number, column, text = match[1], int(match[2]), int(match[3] or 0), match[4]
         if (file, number) not in lines:
             continue
-        text = re.sub(r" \[-W.*\]$", "", text.removeprefix("static assertion failed: "))
+        # g++ and two ages of clang++ put different words around a static_assert's reason.
+        text = re.sub(r" \[-W.*\]$", "", text)
+        text = re.sub(r"^static assertion failed( due to requirement '.*')?: ", "", text)
+        text = re.sub(r'^static_assert failed .*?"(.*)"$', r"\1", text)
         part = f"{file}, line {number}: {text}"
         shown = lines[file, number]
         if shown.strip():
@@ -187,7 +190,7 @@ class Run:
                          f"the launch asked for {used} bytes (argument shared)")
 
     def index(self):
-        array = self.report["array"].strip("'")
+        array = self.report["array"].strip("'").replace(" [", "[")
         return self.text(f"uses index {self.report['index']} in an array of type {array}")
 
     def misaligned(self):

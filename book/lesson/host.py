@@ -40,6 +40,7 @@ MAX_ARGUMENTS = 32  # kMaxBuffers of run.cpp
 MAX_THREADS = 1024  # of a block, on every GPU so far
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCKS = 2**24  # of an emulated launch: more would run for hours
 STATIC_SHARED = 48 * 1024  # bytes of a block without opting in
 SHARED = 227 * 1024  # bytes of a block that opts in, on an H200
 
@@ -257,7 +258,7 @@ class _Build:
                                 "-o", "kernel", "-lm"], folder)
         if code:
             raise CompileError(explain.linker(source, errors))
-        self._find_shared(folder)
+        self._read_symbols(folder)
         for name in source.kernels:
             if self.static_shared(name, source) > STATIC_SHARED:
                 raise CompileError(
@@ -285,13 +286,16 @@ class _Build:
         yield "}"
         yield ""
 
-    def _find_shared(self, folder):
-        """Name, function, offset and size of each __shared__ array, from the symbol table."""
-        self.shared, self.dynamic = [], (0, 0)
+    def _read_symbols(self, folder):
+        """From the symbol table: name, function, offset and size of each __shared__ array, and
+        the functions by the name that a linker sees."""
+        self.shared, self.dynamic, self.functions = [], (0, 0), set()
         _, table, _ = _run(["readelf", "-sW", "kernel"], folder)
         for line in table.splitlines():
             words = line.split()
             if len(words) < 8 or words[3] != "TLS":
+                if len(words) == 8 and words[3] == "FUNC":
+                    self.functions.add(words[7])
                 continue
             offset, size, symbol = int(words[1], 16), int(words[2], 0), words[7]
             if symbol == "emulator_dynamic":
@@ -327,6 +331,8 @@ class HostProgram:
         InputError (wrote to a ``const`` argument), ArgumentError (refused before it ran).
         """
         kernel = kernel_of(self.source, name, args)
+        if name not in self._built.functions:  # a GPU could not find it either
+            raise LaunchError(f'{name} has no C linkage: write extern "C" __global__ before it')
         grid, block = _geometry(name, "grid", grid), _geometry(name, "block", block)
         self._check_launch(name, grid, block, shared)
         buffers, words = self._arguments(kernel, args)
@@ -369,6 +375,9 @@ class HostProgram:
             for size, limit, axis in zip(sizes, limits, "xyz", strict=True):
                 if size > limit:
                     raise LaunchError(f"{name}: {what}.{axis} is {size}, at most {limit}")
+        if grid[0] * grid[1] * grid[2] > MAX_BLOCKS:
+            raise LaunchError(f"{name}: a grid of {grid} is more than the {MAX_BLOCKS:,} blocks "
+                              "that the emulator runs")
         static = self._built.static_shared(name, self.source)
         if shared < 0 or static + shared > SHARED:
             raise LaunchError(f"{name}: {static:,} static and {shared:,} dynamic bytes of shared "

@@ -57,6 +57,7 @@ namespace emulator {
 unsigned long long shuffle(const char *what, unsigned mask, unsigned long long value, int source,
                            const char *file, int line);
 int lane();
+int print(const char *format, ...);
 
 struct Kernel {
     const char *name;
@@ -145,8 +146,9 @@ inline float3 make_float3(float x, float y, float z) { return float3{x, y, z}; }
 inline int3 make_int3(int x, int y, int z) { return int3{x, y, z}; }
 inline uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return uint3{x, y, z}; }
 
+#define printf emulator::print
+
 extern "C" {
-int printf(const char *, ...);
 float expf(float), exp2f(float), expm1f(float), logf(float), log2f(float), log10f(float);
 float log1pf(float), powf(float, float), sqrtf(float), fabsf(float), floorf(float), ceilf(float);
 float roundf(float), rintf(float), truncf(float), fmodf(float, float), fmaxf(float, float);

@@ -35,7 +35,7 @@ namespace {
 
 constexpr int kMaxThreads = 1024, kMaxBuffers = 32;
 constexpr size_t kPage = 65536, kStack = 2 * kPage;  // a multiple of any machine's page
-constexpr size_t kSlot = size_t(1) << 36;  // address space of one buffer, which lies in its middle
+constexpr size_t kSlot = size_t(1) << 34;  // address space of one buffer, which lies in its middle
 
 const char *g_kernel = "";
 
@@ -313,8 +313,10 @@ unsigned long long warp_op(const char *what, unsigned mask, unsigned long long v
 struct Word {  // who used four bytes last; a time of 0 means nobody
     unsigned write_time, write_who, write_pc;  // who: tick << 10 | thread
     unsigned read_time, read_who, read_pc;     // who: tick << 12 | spread << 10 | thread
+    unsigned read_other;                       // another reader, if spread says that there is one
 };
-enum Spread { kOne, kLanes, kWarps, kBlocks };  // who read since the last write that mattered
+enum Spread { kOne, kLanes, kWarps, kBlocks };  // readers: a thread, or several lanes of one
+                                                // warp, or several warps, or several blocks
 
 struct Buffer {
     size_t address, bytes;
@@ -385,6 +387,7 @@ inline bool unordered(unsigned time, unsigned tick, unsigned thread) {
 
 inline void set_spread(Word &w, unsigned spread) {
     w.read_who = (w.read_who & ~(3u << 10)) | spread << 10;
+    w.read_other = unsigned(g_current);
 }
 
 template <bool global>
@@ -434,8 +437,12 @@ inline void note_write(Word &w, size_t address, int buffer, size_t pc) {
         } else {
             race = unordered<global>(w.read_time, tick, reader);
         }
-        if (race)
+        if (race) {  // name a reader that the writer does not order
+            unsigned me = unsigned(g_current);
+            if ((spread == kLanes && reader == me) || (spread == kWarps && !((reader ^ me) >> 5)))
+                reader = w.read_other;
             report_race(global, address, buffer, true, pc, false, w.read_time, reader, w.read_pc);
+        }
     }
     w.write_time = g_now;
     w.write_who = g_who;
@@ -679,6 +686,7 @@ int main(int, char **argv) {
         off_t offset = off_t(number(*next++));
         b.bytes = size_t(number(*next++));
         b.read_only = number(*next++);
+        if (b.bytes > kSlot / 2) fail("a buffer of more than 8 GiB");
         b.address = g_arena + size_t(i) * kSlot + kSlot / 2;
         if (b.bytes && mmap(reinterpret_cast<void *>(b.address), b.bytes, PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_FIXED, file, offset) == MAP_FAILED)
@@ -826,6 +834,16 @@ int __all_sync(unsigned mask, int p, const char *file, int line) {
 
 namespace emulator {
 int lane() { return g_current & 31; }
+int print(const char *format, ...) {
+    static size_t printed = 0;  // as much as a GPU keeps of a launch
+    if (printed > size_t(1) << 20) return -1;
+    va_list list;
+    va_start(list, format);
+    int n = vprintf(format, list);
+    va_end(list);
+    printed += n > 0 ? n : 0;
+    return n;
+}
 unsigned long long shuffle(const char *what, unsigned mask, unsigned long long value, int source,
                            const char *file, int line) {
     return warp_op(what, mask, value, source & 31, 0, file, line);
