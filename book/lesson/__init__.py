@@ -25,6 +25,7 @@ from .errors import (
 from .verbs import (
     battery,
     case,
+    compare,
     count_bytes,
     counted,
     device,
@@ -48,9 +49,10 @@ from .verbs import (
 
 __all__ = [
     "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
-    "LessonError", "RaceError", "battery", "case", "count_bytes", "counted", "device", "edits",
-    "facts", "facts_by_arch", "gate", "gate_formula", "gates", "geometry", "limits", "mutants",
-    "plot_score_matrix", "reset", "save", "score_matrix", "summary", "table", "trace", "OnlineMax",
+    "LessonError", "RaceError", "battery", "case", "compare", "count_bytes", "counted",
+    "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates", "geometry",
+    "limits", "mutants", "plot_score_matrix", "reset", "save", "score_matrix", "summary", "table",
+    "trace", "OnlineMax",
 ]
 
 register()  # %%kernel, where this is a notebook

@@ -184,9 +184,9 @@ def kernel(line, cell):
         %%kernel online              all of kernels/online.cu
 
     The cell's text takes the place of the snippet for this session, and the next gate, table or
-    lesson.try_() compiles it. An unedited cell changes nothing.
+    lesson.compare() compiles it. An unedited cell changes nothing.
 
-        lesson.try_()       compile, gate on every case, compare with the file
+        lesson.compare()    compile, gate on every case, show beside the file
         lesson.edits()      what differs from the files
         lesson.reset()      back to the files
         lesson.save(path)   write the edited kernel as a complete .cu file

@@ -4,13 +4,18 @@ Compiler messages keep their first errors, at the reader's own lines. A launch's
 sends one report (see emulator/run.cpp); each kind of report becomes one message here.
 """
 
+import difflib
 import re
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from .errors import InputError, LaunchError, RaceError
+from .source import snippets
+
+CUDA_NAMES = Path(__file__).resolve().parent / "emulator" / "cuda.h"
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _LINE = re.compile(r'\s*#\s*line\s+(\d+)(?:\s+"(.*)")?')
@@ -21,6 +26,12 @@ def first_error(text):
     """The first line of a tool's output that says what is wrong."""
     lines = [line for line in text.splitlines() if "error" in line.lower()] or text.splitlines()
     return lines[0].split("error: ")[-1].strip() if lines else "no message"
+
+
+def numbered(source):
+    """The text of a Source under the name that messages call it by."""
+    label = source.label.replace("\\", "/").replace('"', "'")
+    return f'#line 1 "{label}"\n{source.text}'
 
 
 def lines_of(source):
@@ -35,35 +46,110 @@ def lines_of(source):
     return found
 
 
+def line_of(source, file, line):
+    """The text at a line of a file or cell that a compiler named; '' where there is none."""
+    return lines_of(source).get((file, line), "").strip()
+
+
 def compiler(source, errors):
-    """The first errors, each with the reader's own line."""
-    lines, parts = lines_of(source), []
-    bare = _COMMENT.sub(" ", source.text)
+    """A CompileError's text from the messages of g++ or clang++."""
+    found = []
     for line in errors.splitlines():
-        match = _ERROR.match(line)
-        if not match:
-            continue
-        file, number, column, text = match[1], int(match[2]), int(match[3] or 0), match[4]
-        if (file, number) not in lines:
-            continue
-        # g++ and two ages of clang++ put different words around a static_assert's reason.
-        text = re.sub(r" \[-W.*\]$", "", text)
-        text = re.sub(r"^static assertion failed( due to requirement '.*')?: ", "", text)
-        text = re.sub(r'^static_assert failed .*?"(.*)"$', r"\1", text)
-        part = f"{file}, line {number}: {text}"
+        if match := _ERROR.match(line):
+            # g++ and two ages of clang++ put different words around a static_assert's reason.
+            message = re.sub(r" \[-W.*\]$", "", match[4])
+            message = re.sub(r"^static assertion failed( due to requirement '.*')?: ", "", message)
+            message = re.sub(r'^static_assert failed .*?"(.*)"$', r"\1", message)
+            found.append((match[1], int(match[2]), int(match[3] or 0), message))
+    return compile_error(source, found, first_error(errors))
+
+
+def compile_error(source, found, otherwise):
+    """The first errors of a compiler, at the reader's own lines: what a CompileError says.
+
+    Args:
+        source: the Source that was compiled.
+        found: ``(file or cell, line, column or 0, message)`` of each error, in order.
+        otherwise: what to say if none of them is in the source.
+    """
+    if braces := _braces(source):  # every other message would be a consequence of this
+        return f"{source.label} does not compile\n{braces}"
+    lines, parts = lines_of(source), []
+    known = [_missing_semicolon(lines, *error) for error in found if error[:2] in lines]
+    in_cells = [error for error in known if error[0].startswith("cell ")]
+    for file, number, column, message in in_cells or known:
         shown = lines[file, number]
+        part = f"{file}, line {number}: {message}{_suggestion(source, message)}"
         if shown.strip():
             part += f"\n    {shown}"
             if column:
                 indent = "".join("\t" if c == "\t" else " " for c in shown[:column - 1])
                 part += f"\n    {indent}^"
         parts.append(part)
-    if bare.count("{") > bare.count("}"):
-        parts.append(f"{source.label}: the text ends inside a block: a '}}' is missing")
+    if known and source.edits and not in_cells:
+        parts.append("These lines are not edited: an edited cell left something out that they "
+                     "need, such as a name or a semicolon.")
     if not parts:
-        match = next(filter(None, map(_ERROR.match, errors.splitlines())), None)
-        parts.append(f"{source.label}: {match[4] if match else first_error(errors)}")
+        parts.append(f"{source.label}: {found[0][3] if found else otherwise}")
     return "\n".join([f"{source.label} does not compile", *parts[:3]])
+
+
+def _missing_semicolon(lines, file, number, column, message):
+    """The end of the code before the token that surprised, where a semicolon is missing."""
+    if not re.search(r"expected (a )?['\"]?;", message):
+        return file, number, column, message
+    places = list(lines)
+    at = places.index((file, number))
+    if _COMMENT.sub("", lines[file, number])[:max(column - 1, 0)].strip():
+        return file, number, column, message  # there is code before it on its own line
+    while at > 0:
+        at -= 1
+        code = _COMMENT.sub("", lines[places[at]]).rstrip()
+        if code:
+            return *places[at], len(code) + 1, "expected ';' at the end of this line"
+    return file, number, column, message
+
+
+def _suggestion(source, message):
+    """'; did you mean ...?' for a name that neither CUDA nor the source has."""
+    if "did you mean" in message:
+        return ""
+    name = re.search(r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared"
+                     r"|use of undeclared identifier '(\w+)'", message)
+    if not name:
+        return ""
+    name = next(filter(None, name.groups()))
+    words = set(re.findall(r"[A-Za-z_]\w*", _COMMENT.sub(" ", source.text))) - {name}
+    cuda = set(re.findall(r"\b\w+(?=\()", CUDA_NAMES.read_text(encoding="utf-8")))
+    for known in (words, cuda | {"threadIdx", "blockIdx", "blockDim", "gridDim"}):
+        if close := difflib.get_close_matches(name, sorted(known), 1, 0.7):
+            return f"; did you mean '{close[0]}'?"
+    return ""
+
+
+def _braces(source):
+    """Which edited cell opens more blocks than it closes, or fewer, than the file's text."""
+    def balance(text):
+        bare = _COMMENT.sub(" ", text)
+        return bare.count("{") - bare.count("}")
+
+    if not balance(source.text):
+        return ""
+    more = balance(source.text) > 0
+    missing = "a '}' is missing" if more else "there is a '}' too many"
+    if source.path:
+        for snippet, text in source.edits.items():
+            off = balance(text) - balance(snippets(source.name)[snippet])
+            if off and (off > 0) == more:
+                return f"cell {source.name}/{snippet}: {missing}"
+    return f"{source.label}: {missing}"
+
+
+def doubles(found):
+    """Sentences on the lines that a compiler computes in double: ``{(file, line): text}``."""
+    return [f"{file}, line {line} computes in double, which a GPU such as the T4 does at a small "
+            f"part of its speed in float: write 0.5f for 0.5, and call expf, not exp.  {text}"
+            for (file, line), text in found.items()]
 
 
 def linker(source, errors):

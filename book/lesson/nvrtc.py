@@ -3,6 +3,7 @@
 import re
 
 from .errors import CompileError, LessonError
+from .explain import compile_error, lines_of
 from .occupancy import KernelFacts
 
 OPTIONS = ("-std=c++17",)
@@ -14,6 +15,10 @@ _FACTS = re.compile(
     r"(?P<rest>[^\n]*)",
     re.S,
 )
+
+_ERROR = re.compile(r"^(?P<label>.+?)\((?P<line>\d+)\): (?:catastrophic )?error:? ?(?P<message>.*)"
+                    r"(?:\n  .*\n(?P<caret> *)\^)?", re.M)
+_DOUBLE = re.compile(r"\s*(?:add|sub|mul|fma|div|rcp|sqrt|rsqrt|min|max|setp|neg|abs)\.[\w.]*f64\b")
 
 
 def available():
@@ -38,16 +43,21 @@ def compile_cubin(source, arch, defines=None):
     found, reason = available()
     if not found:
         raise LessonError(reason)
+    return _compile(source, (f"-arch={arch}", "--ptxas-options=-v",
+                             *(f"-D{name}={value}" for name, value in (defines or {}).items())),
+                    "getCUBIN")
+
+
+def _compile(source, options, get):
+    """(what ``get`` gives, log) of a source compiled with ``options``."""
     from cupy.cuda import nvrtc
 
     # From 12.9 on NVRTC caches what it compiled, and a cached kernel comes without ptxas's facts.
     uncached = ("-no-cache",) if nvrtc.getVersion() >= (12, 9) else ()
-    options = (*OPTIONS, *uncached, f"-arch={arch}", "--ptxas-options=-v",
-               *(f"-D{name}={value}" for name, value in (defines or {}).items()))
     program = nvrtc.createProgram(source.text, source.label, (), ())
     try:
-        nvrtc.compileProgram(program, options)
-        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+        nvrtc.compileProgram(program, (*OPTIONS, *uncached, *options))
+        return getattr(nvrtc, get)(program), nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
         raise CompileError(explain(source, log) if log.strip() else str(error)) from None
@@ -56,27 +66,40 @@ def compile_cubin(source, arch, defines=None):
 
 
 def explain(source, log):
-    """The errors of an NVRTC log, each with the file or cell, the line, and the line's text."""
-    errors = re.findall(r"^(.+?)\((\d+)\): (?:catastrophic )?error:? ?(.*)$", log, re.M)
-    parts = []
-    for label, line, message in errors[:3]:
-        text = line_of(source, label, int(line))
-        message = re.sub(r"^#\d+(-D)?: ", "", message)
-        parts.append(f"{label}, line {line}: {message}" + (f"\n    {text}" if text else ""))
-    return "\n".join(parts) if parts else log.strip()
+    """A CompileError's text from an NVRTC log."""
+    found = []
+    for match in _ERROR.finditer(log):
+        message = re.sub(r"^#\d+(-D)?: ", "", match["message"])
+        if asserted := re.match(r'static assertion failed with "(.*)"', message):
+            message = asserted[1]
+        # NVRTC shows the line, moved right by two, and a caret under it.
+        column = len(match["caret"]) - 1 if match["caret"] is not None else 0
+        found.append((match["label"], int(match["line"]), column, message))
+    shared = re.search(r"Entry function '(\w+)' uses too much shared data "
+                       r"\(0x(\w+) bytes, 0x(\w+) max\)", log)
+    return compile_error(source, found, f"{shared[1]} declares {int(shared[2], 16):,} bytes of "
+                         f"__shared__ arrays; a block gets at most {int(shared[3], 16):,}"
+                         if shared else log.strip())
 
 
-def line_of(source, label, line):
-    """The text at ``line`` of the part of ``source`` that ``#line`` directives call ``label``."""
-    current, number = source.label, 0
-    for text in source.text.splitlines():
-        number += 1
-        directive = re.match(r'#line (\d+) "(.*)"', text)
-        if directive:
-            number, current = int(directive[1]) - 1, directive[2]
-        elif current == label and number == line:
-            return text.strip()
-    return ""
+def double_lines(source):
+    """``{(file or cell, line): text}`` of the lines that the compiler computes in double.
+
+    Its own PTX decides: a literal that it can narrow to float without another result costs
+    nothing and is not named. What it moved out of a loop lost its line, so lines of edited cells
+    count before others.
+    """
+    ptx, _ = _compile(source, ("-arch=compute_75", "-lineinfo"), "getPTX")
+    ptx = ptx.decode() if isinstance(ptx, bytes) else ptx  # by CuPy's version
+    files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', ptx))
+    lines, place, found = lines_of(source), None, {}
+    for line in ptx.splitlines():
+        if at := re.match(r"\s*\.loc\s+(\d+) (\d+)", line):
+            label = next((known for known, _ in lines if files.get(at[1], "").endswith(known)), "")
+            place = label, int(at[2])
+        elif _DOUBLE.match(line) and place in lines:
+            found[place] = lines[place].strip()
+    return {place: found[place] for place in found if place[0].startswith("cell ")} or found
 
 
 def parse_facts(log):

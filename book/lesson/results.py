@@ -9,11 +9,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import cases, model, nvrtc, paths, traffic
+from . import cases, model, nvrtc, paths
 from .edits import current
 from .errors import GateError
 from .gate import judge
-from .occupancy import H200, T4, occupancy
+from .occupancy import ARCHS, occupancy
 from .reference import attention
 
 TABLE_N = (256, 1024, 4096)
@@ -129,14 +129,15 @@ def gate_cases(backend, names=cases.NAMES, n=256, progress=None):
     return rows
 
 
-def time_path(backend, path, n, case="periodic", progress=None):
+def time_path(backend, path, n, case="periodic", progress=None, text=None):
     """Gate, time, gate again. Returns (rows of Gate, rows of Time) for a path and its kernels.
 
+    ``text``: a Source for the path's kernels, the lesson's own where it is None.
     Raises GateError where a gate fails: a wrong kernel is never given a time.
     """
     inputs = cases.make(case, n)
     ref = attention(inputs.q, inputs.k, inputs.v)
-    planned = paths.plan(backend, path, inputs)
+    planned = paths.plan(backend, path, inputs, text)
 
     def verdict(output, when):
         found = judge(output, ref.o, n, ref.max_abs_score)
@@ -166,24 +167,31 @@ def threads_of(kernel):
     return math.prod(paths.BLOCK[kernel])
 
 
+def facts_of(text, arch, program=None):
+    """Facts of the lesson's kernels in one Source compiled for ``arch``.
+
+    ``program``: the live program, to add the driver's own answer.
+    """
+    gpu = ARCHS[arch]
+    rows = []
+    for kernel, f in nvrtc.facts(text, arch).items():
+        if kernel not in paths.BLOCK:  # a helper kernel that a reader added
+            continue
+        threads = threads_of(kernel)
+        o = occupancy(f, threads, gpu)
+        driver = program.resident_blocks(kernel, threads) if program else None
+        rows.append(Facts(kernel, arch, threads, f.registers, f.shared_bytes, f.local_bytes,
+                          f.spill_bytes, o.blocks, o.limit, o.fraction, driver))
+    return sorted(rows, key=lambda row: list(paths.BLOCK).index(row.kernel))
+
+
 def facts(arch="sm_75", programs=None):
-    """Facts of the four kernels compiled for ``arch`` ('sm_75': T4, 'sm_90': H200).
+    """Facts of the four kernels compiled for ``arch``, one of occupancy.ARCHS.
 
     ``programs``: {source name: live program}, to add the driver's own answer.
     """
-    gpu = {"sm_75": T4, "sm_90": H200}[arch]
-    rows = []
-    for name in paths.PATHS:
-        for kernel, f in nvrtc.facts(current(name), arch).items():
-            if kernel not in paths.BLOCK:  # a helper kernel that a reader added
-                continue
-            threads = threads_of(kernel)
-            o = occupancy(f, threads, gpu)
-            driver = programs[name].resident_blocks(kernel, threads) if programs else None
-            rows.append(Facts(kernel, arch, threads, f.registers, f.shared_bytes, f.local_bytes,
-                              f.spill_bytes, o.blocks, o.limit, o.fraction, driver))
-    order = [k for ks in traffic.PATH_KERNELS.values() for k in ks]
-    return sorted(rows, key=lambda row: order.index(row.kernel))
+    return [row for name in paths.PATHS
+            for row in facts_of(current(name), arch, programs[name] if programs else None)]
 
 
 def compile_times(backend):

@@ -80,7 +80,8 @@ class Table:
             body.append(f'<tr data-mark="{mark}">{"".join(tds)}</tr>')
         if mixed:
             head += '<th scope="col">mark</th>'
-        footer = f'<p class="lesson-note">{escape(self.footer)}</p>' if self.footer else ""
+        footer = ('<p class="lesson-note" style="white-space:pre-line">'
+                  f"{escape(self.footer)}</p>" if self.footer else "")
         return (
             f'<div class="lesson-output" data-mark="{self.mark}">'
             f'<div class="lesson-scroll" role="region" tabindex="0" '

@@ -4,6 +4,7 @@ import numpy as np
 
 from . import backend as backends
 from . import cases, model, report, results
+from .compare import compare
 from .edits import edits, reset, save
 from .errors import ArgumentError
 from .mutants import show as show_mutants
@@ -22,7 +23,7 @@ from .report import (
 )
 from .table import Sentence, Table, Tables
 
-__all__ = ["battery", "case", "count_bytes", "counted", "device", "edits", "facts",
+__all__ = ["battery", "case", "compare", "count_bytes", "counted", "device", "edits", "facts",
            "facts_by_arch", "gate", "gate_formula", "gates", "geometry", "limits", "mutants",
            "plot_score_matrix", "reset", "save", "score_matrix", "summary", "table", "trace"]
 
