@@ -92,10 +92,11 @@ def _compiler():
     return next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
 
 
-def _run(command, folder):
-    """Run a compiler tool. Returns (exit code, standard output, standard error)."""
+def _run(command, folder, text=""):
+    """Run a compiler tool on ``text``. Returns (exit code, standard output, standard error)."""
     try:
-        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+        done = subprocess.run(command, cwd=folder, input=text, capture_output=True,
+                              encoding="utf-8",
                               env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)},
                               errors="replace", timeout=TOOL_LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -166,6 +167,21 @@ def available():
         return True, version
     except (CompileError, OSError, subprocess.SubprocessError) as error:
         return False, str(error)
+
+
+def double_lines(source):
+    """``{(file or cell, line): text}`` where the C++ compiler sees a float become a double.
+
+    A GPU's compiler can narrow some of them again; nvrtc.double_lines() knows which.
+    """
+    tools = _toolchain()
+    options = [option for option in tools.options if option != "-w"]
+    _, _, warnings = _run([tools.compiler, *options, "-Wdouble-promotion", "-fsyntax-only",
+                           "-x", "c++", "-"], _folder(), explain.numbered(source))
+    lines = explain.lines_of(source)
+    places = [(match[1], int(match[2])) for match in
+              re.finditer(r"^(.+?):(\d+):.* \[-Wdouble-promotion\]$", warnings, re.M)]
+    return {place: lines[place].strip() for place in places if place in lines}
 
 
 class HostBackend:
@@ -245,8 +261,7 @@ class _Build:
             folder = _folder() / str(_state["count"])
         folder.mkdir()
         bare = _COMMENT.sub(" ", source.text)
-        label = source.label.replace("\\", "/").replace('"', "'")
-        text = "\n".join([f'#line 1 "{label}"', source.text, f'#line 1 "{_END}"',
+        text = "\n".join([explain.numbered(source), f'#line 1 "{_END}"',
                           *self._registration(source, set(_DYNAMIC.findall(bare)))])
         (folder / "kernel.cpp").write_text(text, encoding="utf-8")
         code, _, errors = _run(
