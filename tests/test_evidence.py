@@ -4,8 +4,9 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from lesson import evidence, record, report, results
+from lesson import evidence, report, results
 from lesson.errors import EvidenceError
+from lesson.record import parse_counters
 
 VERSIONS = {"gpu": "NVIDIA Test", "driver": "1", "cuda": "12.9", "cupy": "14.0.1", "nvrtc": "12.9"}
 
@@ -114,11 +115,11 @@ NCU = '''==PROF== Connected to process 1
 
 
 def test_counters_of_the_last_launch_in_bytes():
-    rows = record.parse_counters(NCU, 256)
+    rows = parse_counters(NCU, 256)
     assert rows == [results.Counters("scoresQKt", 256, 1500000, 1024, 2000),
                     results.Counters("attentionOnline", 256, 0, 0, 3000)]
 
 
 @pytest.mark.parametrize("text", ["", "==ERROR== ERR_NVGPUCTRPERM", NCU.replace("dram__", "x__")])
 def test_no_counters_is_no_row(text):
-    assert record.parse_counters(text, 256) == []
+    assert parse_counters(text, 256) == []

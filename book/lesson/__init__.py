@@ -39,6 +39,7 @@ from .verbs import (
     limits,
     mutants,
     plot_score_matrix,
+    record,
     reset,
     save,
     score_matrix,
@@ -51,8 +52,8 @@ __all__ = [
     "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
     "LessonError", "RaceError", "battery", "case", "compare", "count_bytes", "counted",
     "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates", "geometry",
-    "limits", "mutants", "plot_score_matrix", "reset", "save", "score_matrix", "summary", "table",
-    "trace", "OnlineMax",
+    "limits", "mutants", "plot_score_matrix", "record", "reset", "save", "score_matrix", "summary",
+    "table", "trace", "OnlineMax",
 ]
 
 register()  # %%kernel, where this is a notebook

@@ -1,18 +1,25 @@
 """Record a run on this GPU as evidence: gates, times, facts, counters, sanitizer."""
 
+import base64
 import csv
 import io
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from html import escape
+from pathlib import Path
 
 from . import backend as backends
-from . import cases, evidence, paths, results, source, traffic
+from . import cases, colab, evidence, paths, results, source, traffic
 from .edits import edited
 from .errors import ArgumentError, GateError
 from .mutants import outcomes
+from .occupancy import ARCHS
+from .progress import Progress
+from .table import mark_html
 
 LONG_CASES = ("periodic", "spike-late", "random")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -29,8 +36,12 @@ def driver_version():
         return "unknown"
 
 
-def record(progress, bench=True, long=True):
-    """Run everything on the live GPU and return an Evidence. Raises GateError on a wrong kernel."""
+def record(progress, bench=True, long=True, tools=True):
+    """Run everything on the live GPU and return an Evidence. Raises GateError on a wrong kernel.
+
+    ``bench``, ``long``: also the ladder, and the sequences whose score matrix cannot exist;
+    ``tools``: also hardware counters and compute-sanitizer, where they are installed.
+    """
     if edited():
         raise ArgumentError(f"{', '.join(edited())} is edited in this session, and a record is of "
                             "the files: lesson.reset() first")
@@ -45,9 +56,9 @@ def record(progress, bench=True, long=True):
         for path in paths.PATHS:
             times += results.time_path(backend, path, n, progress=progress)[1]
     programs = {name: backend.compile(source.load(name)) for name in paths.PATHS}
-    facts = results.facts("sm_75")
-    if backend.arch == "sm_90":
-        facts += results.facts("sm_90", programs)
+    facts = [] if backend.arch == "sm_75" else results.facts("sm_75")
+    if backend.arch in ARCHS:
+        facts += results.facts(backend.arch, programs)
     names = list(paths.PATHS)
     ladder_bench = ladder_long = None
     if bench or long:
@@ -67,8 +78,8 @@ def record(progress, bench=True, long=True):
         facts=facts,
         compile_ms=results.compile_times(backend),
         mutants=outcomes(backend, progress=progress),
-        counters=counters(progress),
-        sanitizer=sanitize(progress),
+        counters=counters(progress) if tools else None,
+        sanitizer=sanitize(progress) if tools else None,
         bench=ladder_bench,
         long=ladder_long,
     )
@@ -151,3 +162,40 @@ def file_name(item):
     return evidence.FOLDER / f"{gpu}-{item.day}.json"
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A recorded run and the file that holds it. Shows itself as a link to download."""
+
+    item: evidence.Evidence
+    path: Path
+
+    @property
+    def words(self):
+        passed = sum(gate.passed for gate in self.item.gates)
+        return (f"{self.item.gpu}, {self.item.day}: {passed} gates passed, "
+                f"{len(self.item.times)} times. Kept in {self.path}")
+
+    def __repr__(self):
+        return f"{self.words} [recorded]"
+
+    def _repr_html_(self):
+        data = base64.b64encode(self.path.read_bytes()).decode()
+        return ('<div class="lesson-output" data-mark="recorded"><p class="lesson-note">'
+                f'{escape(self.words)} {mark_html("recorded")} '
+                f'<a download="{self.path.name}" href="data:application/json;base64,{data}">'
+                f"Download {self.path.name}</a></p></div>")
+
+
+def keep(whole=False):
+    """Record this GPU, write the evidence file and, in Colab, offer it for download.
+
+    Gates on every case, times of both paths, kernel facts and the mutants; with ``whole`` also the
+    ladder and the long sequences. Returns a Kept. Raises ArgumentError without a GPU, GateError
+    where a kernel is wrong: then nothing is written.
+    """
+    with Progress() as progress:
+        item = record(progress, bench=whole, long=whole, tools=False)
+    kept = Kept(item, Path(evidence.write(item, file_name(item))))
+    if colab.here():
+        colab.download(kept.path)
+    return kept

@@ -10,6 +10,7 @@ from .errors import ArgumentError
 from .mutants import show as show_mutants
 from .occupancy import ARCHS
 from .progress import Progress
+from .record import keep
 from .report import (
     battery,
     count_bytes,
@@ -25,7 +26,8 @@ from .table import Sentence, Table, Tables
 
 __all__ = ["battery", "case", "compare", "count_bytes", "counted", "device", "edits", "facts",
            "facts_by_arch", "gate", "gate_formula", "gates", "geometry", "limits", "mutants",
-           "plot_score_matrix", "reset", "save", "score_matrix", "summary", "table", "trace"]
+           "plot_score_matrix", "record", "reset", "save", "score_matrix", "summary", "table",
+           "trace"]
 
 
 def case(name, n=256):
@@ -81,6 +83,14 @@ def facts(arch="sm_75"):
 def mutants(n=256):
     """Which case catches which broken kernel, and what ``periodic`` alone would let through."""
     return show_mutants(n)
+
+
+def record(whole=False):
+    """Record this GPU: gates, times, kernel facts and mutants, as a file for ``book/evidence/``.
+
+    In Colab the file is offered for download. ``whole``: also the ladder and the long sequences.
+    """
+    return keep(whole)
 
 
 def trace(case="spike-late", n=256, row=0, columns=3):
