@@ -336,11 +336,6 @@ class Run:
         return self.text(f"calls {self.report['what']} with mask {self.report['mask']:#010x}, "
                          f"which leaves out the calling lane {self.report['lane']}")
 
-    def lane(self):
-        return self.text(f"calls {self.report['what']} for the value of lane "
-                         f"{self.report['lane']}, which does not take part (mask "
-                         f"{self.report['mask']:#010x}): the value is undefined")
-
     def race(self):
         r = self.report
         what = self.element()[0] if "buffer" in r else self.shared(r["shared"])

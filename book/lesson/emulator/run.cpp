@@ -290,15 +290,9 @@ unsigned long long warp_op(const char *what, unsigned mask, unsigned long long v
             other.result = ballot;
             continue;
         }
-        if (!(members >> other.source & 1)) {
-            begin_report("lane");
-            put_thread("thread", int(&other - g_threads));
-            put_string("what", what);
-            put_string("file", file);
-            put(", \"line\": %d, \"mask\": %u, \"lane\": %d", line, mask, other.source);
-            send();
-        }
-        other.result = lanes[other.source].value;
+        // The value of a lane that takes no part is undefined. A NaN, so that using it shows:
+        // a reduction may receive such values and never use them.
+        other.result = members >> other.source & 1 ? lanes[other.source].value : ~0ull;
     }
     for (unsigned rest = members; rest; rest &= rest - 1)
         make_ready(int(lanes - g_threads) + __builtin_ctz(rest));
