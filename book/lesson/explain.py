@@ -196,9 +196,14 @@ class Run:
 
     def places(self):
         """The source lines of the report's program counters, as text; None where unknown."""
-        counters = [pc - 1 for pc in self.report.get("pc", ())]
         if "line" in self.report:
             return [self.place(self.report["file"], self.report["line"])]
+        return self.lines_at(self.report.get("pc", ()))
+
+    def lines_at(self, counters):
+        """The source line of each program counter, as text; None where unknown."""
+        counters = [pc - 1 for pc in counters]
+        self.lines = lines_of(self.source)
         command = ["addr2line", "-a", "-i", "-e", "kernel", *map(hex, counters)]
         try:
             done = subprocess.run(command, cwd=self.built.folder, stdin=subprocess.DEVNULL,

@@ -65,6 +65,19 @@ class Counts:
     stores_bytes: int
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Accesses of shared memory that one instruction of a kernel made, all warps together.
+
+    ``wavefronts`` is how many passes they take: 32 banks, one 4-byte word of each bank a pass;
+    lanes that want the same word share it. ``ideal`` is the number without bank conflicts.
+    """
+
+    line: str  # of the source
+    wavefronts: int
+    ideal: int
+
+
 class HostArray(np.ndarray):
     """Memory of the emulated device: a NumPy array that only put() and full() make."""
 
@@ -345,6 +358,26 @@ class HostProgram:
         Raises LaunchError (did not run to its end), RaceError (depends on the order of threads),
         InputError (wrote to a ``const`` argument), ArgumentError (refused before it ran).
         """
+        return self._launch(name, grid, block, args, shared, None)
+
+    def shared_accesses(self, name, grid, block, args, shared=0):
+        """Run a kernel once; the shared-memory accesses of its first block, a list of Shared.
+
+        The k-th time that each lane of a warp passes an instruction counts as one access of the
+        warp: right for code whose lanes take the same path. It is what the source asks for; a
+        GPU's compiler may merge accesses.
+        """
+        with tempfile.TemporaryFile(dir=_folder()) as trace:
+            self._launch(name, grid, block, args, shared, trace.fileno())
+            trace.seek(0)
+            records = np.frombuffer(trace.read(), _ACCESS)
+        counters = np.unique(records["pc"])
+        places = explain.Run(self.source, self.source.kernels[name], grid, block, self.backend, [],
+                             self._built).lines_at(int(pc) for pc in counters)
+        return [Shared(place or "", *_wavefronts(records[records["pc"] == pc]))
+                for pc, place in zip(counters, places, strict=True)]
+
+    def _launch(self, name, grid, block, args, shared, trace):
         kernel = kernel_of(self.source, name, args)
         if name not in self._built.functions:  # a GPU could not find it either
             raise LaunchError(f'{name} has no C linkage: write extern "C" __global__ before it')
@@ -362,11 +395,13 @@ class HostProgram:
                     _window(view, at, buffer.array)[:] = buffer.array.reshape(-1).view(np.uint8)
                 command = [str(self._built.executable), str(memory), name,
                            *map(str, (*grid, *block, shared, *self._built.dynamic)),
-                           repr(self.backend.limit_s), "".join(o[0] for o in self.backend.orders),
-                           str(len(buffers))]
+                           repr(self.backend.limit_s),
+                           "".join(o[0] for o in self.backend.orders) if trace is None else "a",
+                           str(-1 if trace is None else trace), str(len(buffers))]
                 for buffer, at in zip(buffers, offsets, strict=True):
                     command += [str(at), str(buffer.array.nbytes), str(int(buffer.read_only))]
-                report, printed = self._child([*command, str(len(words)), *words], memory, view)
+                report, printed = self._child([*command, str(len(words)), *words], view, memory,
+                                              *([] if trace is None else [trace]))
                 if printed:
                     print(printed, end="")
                 if "error" in report:
@@ -428,10 +463,10 @@ class HostProgram:
                 buffers.append(_Buffer(value, span, [param.name], read_only))
         return buffers, words
 
-    def _child(self, command, memory, view):
+    def _child(self, command, view, *files):
         """Run the child and wait. Returns (its report, what the kernel printed)."""
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, pass_fds=(memory,), errors="replace")
+                                 stderr=subprocess.PIPE, pass_fds=files, errors="replace")
         done = 0  # blocks, as the child counts them
         try:
             while True:
@@ -484,6 +519,33 @@ def _check_array(kernel, param, value):
     if not value.flags.c_contiguous:
         raise ArgumentError(f"{where} is a view that is not C-contiguous (strides "
                             f"{value.strides}): copy it with .copy()")
+
+
+_ACCESS = np.dtype([("pc", "u4"), ("offset", "u4"), ("thread", "u2"), ("bytes", "u1"),
+                    ("write", "u1")])  # struct Access of run.cpp
+
+
+def _wavefronts(records):
+    """(passes, passes without bank conflicts) of one instruction's accesses.
+
+    An access of 8 or 16 bytes a lane is served by half or quarter warps (CUDA C++ Programming
+    Guide, shared memory of compute capability 5.0 and newer; Best Practices Guide).
+    """
+    # Which execution of its lane each record is: 0, 1, ... in the order of the trace.
+    order = np.argsort(records["thread"], kind="stable")
+    threads = records["thread"][order].astype(np.int64)
+    starts = np.flatnonzero(np.r_[True, threads[1:] != threads[:-1]])
+    turn = np.arange(len(threads)) - np.repeat(starts, np.diff(np.r_[starts, len(threads)]))
+    width = max(1, int(records["bytes"].max()) // 4)  # words a lane
+    group = threads % 32 // (32 // width)
+    request = (turn * 32 + threads // 32) * width + group
+    words = (records["offset"][order] // 4)[:, None] + np.arange(width)
+    pairs = np.unique(np.stack([np.repeat(request, width), words.reshape(-1)]), axis=1)
+    banks, count = np.unique(pairs[0] * 32 + pairs[1] % 32, return_counts=True)
+    requests = np.unique(banks // 32)
+    most = np.zeros(len(requests), dtype=np.int64)
+    np.maximum.at(most, np.searchsorted(requests, banks // 32), count)
+    return int(most.sum()), len(requests)
 
 
 def _memory_file(size):

@@ -58,9 +58,18 @@ void put_string(const char *key, const char *text) {
     put("\"");
 }
 
+// The accesses of shared memory by the first block, one record each, where host.py asks for them.
+struct Access {
+    unsigned pc, offset;
+    unsigned short thread;
+    unsigned char bytes, write;
+};
+FILE *g_trace = nullptr;
+
 [[noreturn]] void send() {
     put("}\n");
     fflush(stdout);
+    if (g_trace) fflush(g_trace);
     if (write(2, g_json, g_length) < 0) _exit(4);
     _exit(0);
 }
@@ -467,6 +476,11 @@ inline void access(size_t address, unsigned bytes, size_t pc) {
                 offset - g_dynamic, g_dynamic_used, pc);
             send();
         }
+        if (__builtin_expect(g_trace != nullptr, 0) && g_blocks_run == 1) {
+            Access record = {unsigned(pc), unsigned(offset), (unsigned short)g_current,
+                             (unsigned char)bytes, write};
+            fwrite_unlocked(&record, sizeof record, 1, g_trace);
+        }
         if (bytes < 4 || !g_detect) return;  // parts of words are not followed
         for (size_t i = offset / 4; i < (offset + bytes) / 4; i++) {
             if (write) note_write<false>(g_shared_words[i], g_shared + 4 * i, -1, pc);
@@ -640,8 +654,9 @@ long long number(const char *text) { return strtoll(text, nullptr, 10); }
 
 // Arguments, one word each: memory file descriptor; kernel; grid x y z; block x y z; dynamic
 // shared bytes; offset and size of the dynamic part of shared memory; seconds a block may take;
-// orders (letters of "ads"); count of buffers, and for each: offset in the file, bytes, 1 if
-// read only; count of arguments, and for each: b<buffer>, n (null) or s<hexadecimal bytes>.
+// orders (letters of "ads"); file descriptor for the trace of shared memory, or -1; count of
+// buffers, and for each: offset in the file, bytes, 1 if read only; count of arguments, and for
+// each: b<buffer>, n (null) or s<hexadecimal bytes>.
 int main(int, char **argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     rlimit no_core = {0, 0};
@@ -659,6 +674,8 @@ int main(int, char **argv) {
     g_dynamic_bytes = size_t(number(*next++));
     double limit = atof(*next++);
     const char *orders = *next++;
+    int trace = int(number(*next++));
+    if (trace >= 0 && !(g_trace = fdopen(trace, "wb"))) fail("fdopen");
 
     for (int i = 0; i < emulator::kernel_count; i++)
         if (!strcmp(emulator::kernels[i].name, g_kernel)) g_call = emulator::kernels[i].call;
