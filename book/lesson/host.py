@@ -5,10 +5,15 @@ host meaning, and linked with ``emulator/run.cpp``, which runs one launch: fiber
 hook at every load and store. Each launch is a child process, so whatever a kernel does, this
 process goes on. An emulated result is for the gate; how long it took says nothing about a GPU.
 
-Every launch runs under several orders of blocks, warps and lanes. In the first, and in each
-other, the run checks addresses and looks for two accesses of one word with no barrier between
-them, whatever the order was. The orders find the rest: a result that changes with the order,
-for example through atomics. Emulated times are neither returned nor shown.
+Every launch runs under several orders of blocks, warps and lanes. Each run checks addresses and
+looks for two accesses of one word with no barrier between them; that needs one order only. The
+other orders find what it cannot see: a result that changes with the order, for example through
+atomics. Emulated times are neither returned nor shown.
+
+Limits: races are followed in 4-byte words of shared memory and of array arguments, not in parts
+of words, atomics or __device__ variables; a warp operation is taken to order its whole warp; an
+index that lands inside another array of shared memory is seen only where the array's size is
+known to the compiler. A return before a barrier is an error, though newer GPUs forgive it.
 """
 
 import atexit
