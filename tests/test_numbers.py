@@ -164,7 +164,7 @@ def test_score_matrix_mib():
     (61, 32768, 256, T4, 2, "shared memory"),
     (64, 0, 256, T4, 4, "threads and registers"),
     (65, 0, 256, T4, 3, "registers"),  # 65 registers round up to 2,304 a warp
-    (32, 0, 32, T4, 16, "blocks and registers"),
+    (32, 0, 32, T4, 16, "blocks"),
     (32, 0, 1024, T4, 1, "threads"),
     (40, 32896, 256, H200, 6, "registers and shared memory"),
 ])

@@ -2,8 +2,8 @@
 
 Limits of an SM: CUDA C++ Programming Guide, table 'Technical Specifications per Compute
 Capability'. Rules of allocation: the toolkit's header cuda_occupancy.h, which a test compares with.
-Each warp's registers are given out in units of 256, warps are dealt to 4 partitions of the SM, and
-shared memory comes in units of 256 bytes (7.5) or 128 bytes (8.0 and newer, which also reserve
+Each warp's registers are given out in units of 256, from one of the SM's 4 partitions, and shared
+memory comes in units of 256 bytes (7.5) or 128 bytes (8.0 and newer, which also reserve
 1 KiB for each block).
 """
 
@@ -70,7 +70,7 @@ def _up(x, unit):
 
 def occupancy(facts, threads, gpu=T4, dynamic_shared=0):
     """Resident blocks per SM for blocks of ``threads`` threads. Returns an Occupancy."""
-    warps = _up(_up(threads, 32) // 32, gpu.partitions)
+    warps = _up(threads, 32) // 32
     per_warp = _up(facts.registers * 32, gpu.register_unit)
     warps_by_registers = gpu.registers // gpu.partitions // per_warp * gpu.partitions
     shared = _up(facts.shared_bytes + dynamic_shared + gpu.shared_reserved, gpu.shared_unit)
