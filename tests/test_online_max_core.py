@@ -10,7 +10,7 @@ import pytest
 from lesson import ArgumentError
 from lesson.gate import tolerance
 from lesson.online_max import CASES, FAULTS, case_scores, key_values, walk
-from online_max_support import TESTS, need_module, node
+from online_max_support import TESTS, node
 
 SEEDS = (0, 1, 7, 9999)
 
@@ -154,7 +154,6 @@ def test_bad_arguments_are_refused(arguments, words):
 
 @pytest.fixture
 def widget():
-    need_module("anywidget")
     import lesson
 
     return lesson.OnlineMax
@@ -184,7 +183,7 @@ def test_traits_follow_each_other(widget):
     w.seed = 4
     assert w.scores == case_scores("random", 4).tolist() != before
     own = widget(scores=range(12), tile=3)
-    assert own.step == 4
+    assert (own.step, own.tile, own.scores) == (4, 3, [float(s) for s in range(12)])
     own.case = "ascending"  # 32 scores again, which 3 does not divide
     assert (own.tile, len(own.scores)) == (4, 32)
 

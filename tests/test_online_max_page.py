@@ -1,14 +1,18 @@
 """The online-maximum widget on a static page, in Chromium, with no network but this machine."""
 
 import importlib.util
+import json
 import statistics
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import missing
 from lesson.online_max import CASES, FAULTS, case_scores, walk
-from online_max_support import chromium, need, need_module, opened, served
+from online_max_support import opened
 from test_online_max_core import as_float32, ulps
+from webserver import serve
 
 PAGE = """<!doctype html>
 <html lang="en" data-theme="{theme}">
@@ -20,28 +24,35 @@ PAGE = """<!doctype html>
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
+def kernel():
+    """What a kernel did, as the NumPy model of it stands in for one."""
+    from lesson.online_max import OnlineMax, capture
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture, "choose", lambda: None)
+        return OnlineMax.from_kernel(row=9, case="ascending", n=256)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A folder with the widget's static form: in light, in dark, and twice on one page."""
-    need_module("anywidget")
+def site(tmp_path_factory, kernel):
+    """A folder with the widget's static form: in light, in dark, three times, of a kernel."""
     from lesson.online_max import OnlineMax
 
     folder = tmp_path_factory.mktemp("site")
     one = OnlineMax()._repr_mimebundle_()[0]["text/html"]
     two = OnlineMax(case="flat", tile=8)._repr_mimebundle_()[0]["text/html"]
     for name, theme, body in (("light", "light", one), ("dark", "dark", one),
-                              ("two", "light", one + two + one)):
+                              ("three", "light", one + two + one),
+                              ("kernel", "light", kernel.html())):
         background, text = ("#14181e", "#eee") if theme == "dark" else ("#fff", "#111")
         (folder / f"{name}.html").write_text(
             PAGE.format(theme=theme, background=background, text=text, body=body),
             encoding="utf-8")
-    with served(folder) as address:
-        yield folder, address
+    httpd = serve(folder)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield folder, f"http://127.0.0.1:{httpd.server_port}"
+    httpd.shutdown()
+    httpd.server_close()
 
 
 @pytest.fixture
@@ -261,7 +272,8 @@ def test_controls_are_large_enough(browser, site, width):
 
 def axe_source():
     found = importlib.util.find_spec("axe_playwright_python")
-    need(found, "the Python package axe-playwright-python")
+    if found is None:
+        missing("axe-core is not installed (pip install axe-playwright-python)")
     return (Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
@@ -346,7 +358,7 @@ def test_colours_follow_the_theme_at_once(page):
 
 
 def test_widgets_on_one_page_do_not_disturb_each_other(browser, site):
-    with opened(browser, site[1] + "/two.html") as page:
+    with opened(browser, site[1] + "/three.html") as page:
         widgets = page.locator(".online-max")
         assert widgets.count() == 3
         first, second, third = (widgets.nth(i) for i in range(3))
@@ -380,6 +392,55 @@ def test_a_cell_run_again_starts_again(page):
         page.get_by_role("button", name="Previous").click()
         assert step_of(page) == "7 of 8"
         assert page.locator(".online-max").count() == 1
+
+
+KERNEL = """() => {
+  const root = document.querySelector(".online-max"), range = root.querySelector("input[type=range]");
+  const shown = [];
+  for (let t = 1; t <= Number(range.max); t++) {
+    range.value = t;
+    range.dispatchEvent(new Event("input"));
+    shown.push([...root.querySelector("table.om-bars").tBodies[0].rows].map((row) =>
+      [...row.querySelectorAll("data")].map((d) => Number(d.value))));
+  }
+  return shown;
+}"""  # noqa: E501 - JavaScript
+
+
+def test_a_kernel_s_state_beside_the_trace(browser, site, kernel):
+    """The page's comparison is the one that `agreement()` makes in Python."""
+    with opened(browser, site[1] + "/kernel.html", viewport={"width": 320, "height": 900}) as page:
+        shown = np.array(page.evaluate(KERNEL))  # (tiles, m l o o o, before trace kernel fraction)
+        state = kernel.walk()
+        assert shown.shape == (8, 5, 4)
+        np.testing.assert_array_equal(shown[:, 0, 2], kernel.captured["m"][1:])
+        np.testing.assert_array_equal(shown[:, 1, 2], kernel.captured["l"][1:])
+        np.testing.assert_array_equal(shown[:, 2:, 2], kernel.captured["o"][1:])
+        np.testing.assert_allclose(shown[:, 1, 1], state.l[1:], rtol=3e-7)
+        words = kernel.agreement().words
+        assert float(words.rsplit("is ", 1)[1].split(" of")[0]) == pytest.approx(
+            shown[:, :, 3].max(), rel=0.06)  # two digits are written
+        assert "agree with the trace after every tile" in page.locator(".om-reason").inner_text()
+        assert page.get_by_role("slider").count() == 1  # the step alone: nothing can be dragged
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        assert page.locator(".mark").inner_text() == "computed"
+
+
+def test_a_broken_kernel_s_state(browser, tmp_path, kernel):
+    """inf and NaN pass through the page's data, and the sentence names where the kernel left."""
+    state = json.loads(json.dumps(kernel.captured))
+    state["l"][3:] = ["Infinity"] * 6
+    state["o"][4:] = [["NaN"] * 3] * 5
+    state["answer"] = ["NaN"] * 3
+    broken = type(kernel)(kernel.scores, tile=32, values=kernel.values, captured=state)
+    assert not broken.verdict.passed
+    assert "first after tile 3: l is inf" in broken.agreement().words
+    (tmp_path / "broken.html").write_text(PAGE.format(
+        theme="light", background="#fff", text="#111", body=broken.html()), encoding="utf-8")
+    with opened(browser, (tmp_path / "broken.html").as_uri()) as page:
+        reason = page.locator(".om-reason").inner_text()
+        assert reason == "The kernel's l leaves the trace in tile 3."
+        assert page.locator(".om-badge").inner_text() == "Gate: failed, not finite"
 
 
 def middle(page, key, score):

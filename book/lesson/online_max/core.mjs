@@ -116,6 +116,27 @@ export function judge(got, ref, scores, terms) {
   return { passed: fraction <= 1, fraction, fractions, rtol, atol }; // NaN is not <= 1
 }
 
+// How far a kernel's m, l and o (`captured`) lie from the walk's after each tile, by the gate:
+// rows of fractions, one for m, one for l, one for each column of o. NaN where not finite.
+export function apart(state, captured, rtol) {
+  const after = (rows) => rows.slice(1).map((x) => [x].flat().map(Number)); // "NaN" is text in JSON
+  return ["m", "l", "o"].flatMap((name) => {
+    const want = after(state[name]), got = after(captured[name]);
+    const atol = rtol * want.flat().reduce((a, x) => Math.max(a, Math.abs(x)), 0);
+    return want[0].map((_, c) => want.map((row, t) => Math.abs(got[t][c] - row[c]) / (atol + rtol * Math.abs(row[c]))));
+  });
+}
+
+// Whether they agree, in one sentence.
+export function agreement(state, fractions) {
+  const names = ["m", "l", ...fractions.slice(2).map(() => "o")];
+  for (let t = 0; t < state.tiles; t++) {
+    const bad = fractions.findIndex((row) => !(row[t] <= 1)); // NaN is not <= 1
+    if (bad >= 0) return `The kernel's ${names[bad]} leaves the trace in tile ${t + 1}.`;
+  }
+  return `The kernel's m, l and o agree with the trace after every tile, to ${format(Math.max(...fractions.flat()), 2)} of the gate.`;
+}
+
 // What l and o hold of each key's weight after t tiles, and what they ought to hold.
 export function held(state, t) {
   const { scores, tile, w, rescale, forgetL, forgetO, m } = state;

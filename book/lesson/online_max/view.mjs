@@ -1,6 +1,6 @@
 // The view: draws a model's state, and writes the reader's changes back to it.
 import {
-  CASES, FAULTS, N, SCORE_LIMIT, caseScores, explain, format,
+  CASES, FAULTS, N, SCORE_LIMIT, agreement, apart, caseScores, explain, format,
   held, judge, keyValues, threePass, tileWidths, walk,
 } from "./core.mjs";
 
@@ -21,7 +21,6 @@ function element(tag, attributes = {}, ...children) {
 }
 
 const svg = (tag, attributes, ...children) => element("svg:" + tag, attributes, ...children);
-const number = (x) => (typeof x === "number" ? x : Number(x)); // "inf" and "nan" travel as words
 
 // A number as text, with the exact value for machines.
 function value(x, digits, className) {
@@ -94,7 +93,7 @@ function render({ model, el }) {
   const captured = get("captured");
   const names = ["scores", "tile", "step", "case", "fault", "seed"];
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
-  let scores, values, state, verdict, reference, steps, step; // of the last draw
+  let scores, values, state, answer, verdict, distance, reference, steps, step; // of the last draw
   let key = null; // the selected key, counted from 0
   let range = null; // the score axis, held still during a drag
   let dragging = false;
@@ -188,10 +187,13 @@ function render({ model, el }) {
   const numbers = element("div", { class: "om-numbers" }, rules, element("div", {}, table, final));
   const log = element("div", { class: "om-scroll", tabindex: 0, role: "region", "aria-label": "All tiles" });
   const details = element("details", { ontoggle: () => drawLog() }, element("summary", {}, "All tiles as a table"), log);
+  const mark = captured ? captured.mark : "computed";
+  const source = element("p", { class: "om-note" }, element("span", { class: `mark mark-${mark}` }, mark), " ",
+    captured ? captured.note : "in float32, by this picture; no kernel ran");
   const live = element("p", { class: "om-live", "aria-live": "polite" });
 
   const root = element("div", { class: "online-max", role: "group", "aria-label": "The online maximum, tile by tile", "data-lm-suppress-shortcuts": "true" },
-    controls, verdictLine, plot, ...(captured ? [] : [editRow]), stepRow, story, numbers, details, live);
+    controls, verdictLine, plot, ...(captured ? [] : [editRow]), stepRow, story, numbers, details, source, live);
   el.replaceChildren(root);
 
   // ---- geometry
@@ -260,7 +262,7 @@ function render({ model, el }) {
     parts.push(
       svg("path", { class: "om-score-past", d: heights(span(0, (step - 1) * p.tile)) }),
       svg("path", { class: "om-score-now", d: heights(now) }),
-      svg("path", { class: "om-score-next", d: heights(span(step * p.tile, p.n)) }),
+      svg("path", { class: p.column < 5 ? "om-score-next om-fine" : "om-score-next", d: heights(span(step * p.tile, p.n)) }),
       text(p.left, 12, "om-title", "score of each key"),
     );
     // The running maximum: a staircase up to this step.
@@ -320,7 +322,7 @@ function render({ model, el }) {
       text(p.left - 6, p.axis + 4, "om-tick", "0", "end"), text(p.left - 6, p.axis + p.half, "om-tick", format(unit, 2), "end"));
     const past = span(0, (t - 1) * p.tile);
     const shrunk = (was, is) => past.filter((j) => Math.abs(size(was[j]) - size(is[j])) > 1);
-    parts.push(svg("path", { class: "om-ghost", d:
+    parts.push(svg("path", { class: p.column < 5 ? "om-ghost om-fine" : "om-ghost", d:
       bars(shrunk(old.inO, inO), (j) => p.axis - size(old.inO[j]), (j) => p.axis - size(inO[j])) +
       bars(shrunk(old.inL, inL), (j) => p.axis + size(inL[j]), (j) => p.axis + size(old.inL[j])) }));
     parts.push(weights.past, weights.now, weights.bad);
@@ -461,6 +463,7 @@ function render({ model, el }) {
   function drawNumbers() {
     const s = state, t = step, forgot = (is) => (is ? "om-wrong" : "");
     const columns = get("columns");
+    numbers.classList.toggle("om-long", s.tile > 8);
     const recurrence = (name, sum, old, added, now, forgotten, r) =>
       rule(`${name}′ = ${name} · r + ${sum}`, value(old), " ",
         element("span", { class: forgotten ? "om-struck" : "" }, "· ", value(r)), " + ", value(added), " = ", value(now, 5, "om-key"));
@@ -486,29 +489,36 @@ function render({ model, el }) {
     }
     const head = (...words) => element("thead", {}, element("tr", {}, ...words.map((w) => (w ? element("th", { scope: "col" }, w) : element("td")))));
     const cell = (x, digits, bar, className) => element("td", { class: className }, x === null ? "" : value(x, digits), x === null || !bar ? "" : bar(x));
-    const line = (name, before, kept, added, after, kernel, wrong, bar) => element("tr", {},
+    const line = (name, before, kept, added, after, wrong, bar) => element("tr", {},
       element("th", { scope: "row" }, name), cell(before, 4, bar, "om-before"), cell(kept, 4, bar, forgot(wrong)), cell(added, 4, bar),
-      cell(after, name === "l" ? 5 : 4, bar, "om-after"), ...(captured ? [cell(kernel, 4, bar)] : []));
+      cell(after, name === "l" ? 5 : 4, bar, "om-after"));
+    const comparison = (name, before, after, kernel, fraction, bar) => element("tr", {},
+      element("th", { scope: "row" }, name), cell(before, 4, bar, "om-before"), cell(after, 5, bar, "om-after"), cell(kernel, 5, bar),
+      cell(t ? fraction : 0, 2, null, forgot(t && !(fraction <= 1))));
     const b = Math.max(0, t - 1), r = t ? s.rescale[t - 1] : 1;
     const kept = (x, is) => (t === 0 ? null : is ? x : Math.fround(x * r));
-    const kernel = (name, c) => captured && number(c === undefined ? captured[name][t] : captured[name][t][c]);
+    const barL = (x) => bar(x, peakL, true), barO = (x) => bar(x, peakO, false);
     const peakL = peak(s.l), peakO = peak(s.o.flat());
     table.replaceChildren(
       element("caption", {}, t ? `State before and after tile ${t}` : "State before the first tile"),
-      head("", "before", "× r", "+ tile", "after", ...(captured ? ["kernel"] : [])),
-      element("tbody", {},
-        line("m", s.m[b], null, null, s.m[t], kernel("m")),
-        line("l", s.l[b], kept(s.l[b], s.forgetL), t ? s.total[b] : null, s.l[t], kernel("l"), s.forgetL && r !== 1 && t > 1, (x) => bar(x, peakL, true)),
-        ...columns.map((name, c) => line(`o[${name}]`, s.o[b][c], kept(s.o[b][c], s.forgetO), t ? s.added[b][c] : null, s.o[t][c], kernel("o", c), s.forgetO && r !== 1 && t > 1, (x) => bar(x, peakO, false)))));
+      captured ? head("", "before", "trace", "kernel", "of the gate") : head("", "before", "× r", "+ tile", "after"),
+      element("tbody", {}, ...(captured
+        ? [comparison("m", s.m[b], s.m[t], Number(captured.m[t]), distance[0][t - 1], null),
+          comparison("l", s.l[b], s.l[t], Number(captured.l[t]), distance[1][t - 1], barL),
+          ...columns.map((name, c) => comparison(`o[${name}]`, s.o[b][c], s.o[t][c], Number(captured.o[t][c]), distance[2 + c][t - 1], barO))]
+        : [line("m", s.m[b], null, null, s.m[t]),
+          line("l", s.l[b], kept(s.l[b], s.forgetL), t ? s.total[b] : null, s.l[t], s.forgetL && r !== 1 && t > 1, barL),
+          ...columns.map((name, c) => line(`o[${name}]`, s.o[b][c], kept(s.o[b][c], s.forgetO), t ? s.added[b][c] : null, s.o[t][c],
+            s.forgetO && r !== 1 && t > 1, barO))])));
     if (t < steps) {
       final.replaceChildren(element("p", { class: "om-pending" }, "After the last tile: o / l, beside the three-pass answer."));
       return;
     }
     final.replaceChildren(element("table", { class: "om-state" },
       element("caption", {}, "The answer, o / l"),
-      head("", "o / l", "three passes", "of the gate"),
+      head("", captured ? "kernel" : "o / l", "three passes", "of the gate"),
       element("tbody", {}, ...columns.map((name, c) => element("tr", {}, element("th", { scope: "row" }, `o[${name}]`),
-        element("td", { class: "om-after" }, value(s.answer[c], 6)), element("td", {}, value(reference[c], 6)),
+        element("td", { class: "om-after" }, value(answer[c], 6)), element("td", {}, value(reference[c], 6)),
         element("td", { class: forgot(!(verdict.fractions[c] <= 1)) }, value(verdict.fractions[c], 3)))))));
   }
 
@@ -542,12 +552,17 @@ function render({ model, el }) {
     key = Math.min(key ?? scores.length - 1, scores.length - 1);
     state = walk(scores, values, tile, get("fault"));
     reference = threePass(scores, values);
-    verdict = judge(state.answer, reference, scores, get("gate"));
+    answer = captured ? captured.answer.map(Number) : state.answer;
+    verdict = judge(answer, reference, scores, get("gate"));
+    distance = captured && apart(state, captured, verdict.rtol);
 
     caseBox.value = get("case");
     seedBox.value = get("seed");
     seedField.hidden = get("case") !== "random";
-    tileBox.replaceChildren(...tileWidths(scores.length).map((w) => option(w)));
+    if (tileBox.dataset.keys !== String(scores.length)) {
+      tileBox.dataset.keys = scores.length;
+      tileBox.replaceChildren(...tileWidths(scores.length).map((w) => option(w)));
+    }
     tileBox.value = tile;
     faultBox.value = get("fault");
     const original = scores.length === N ? caseScores(get("case"), get("seed")) : [];
@@ -567,7 +582,7 @@ function render({ model, el }) {
     badge.textContent = verdictText(verdict);
     const missed = verdict.passed && state.fault !== "none";
     badge.className = `om-badge ${verdict.passed ? (missed ? "om-missed" : "om-pass") : "om-fail"}`;
-    reason.textContent = explain(state, verdict);
+    reason.textContent = captured ? agreement(state, distance) : explain(state, verdict);
     story.textContent = narrate(state, step);
     announce(`${narrate(state, step)} ${verdictText(verdict)}.`);
   }

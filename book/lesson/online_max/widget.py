@@ -10,8 +10,10 @@ import anywidget
 import numpy as np
 import traitlets
 
+from ..cases import BN, D, make
 from ..errors import ArgumentError
-from ..gate import EPS, RTOL_FLOOR, SCORE_SLACK, SUM_SLACK
+from ..gate import EPS, RTOL_FLOOR, SCORE_SLACK, SUM_SLACK, judge
+from ..table import Sentence
 from . import recurrence as rec
 
 HERE = Path(__file__).parent
@@ -67,9 +69,55 @@ class OnlineMax(anywidget.AnyWidget):
         steps = len(scores) // tile
         super().__init__(scores=[float(s) for s in scores], case=case, seed=seed, tile=tile,
                          step=steps if step is None else step, fault=fault, **traits)
+        self._fixed = self.captured is not None
+        # Only now: the scores given above need not be those of the case.
+        self.observe(self._follow_case, ["case", "seed"])
+        self.observe(self._follow_tile, ["tile", "scores"])
+
+    _fixed = False  # shows what a kernel did: its inputs do not change afterwards
+
+    @classmethod
+    def from_kernel(cls, row=0, case="spike-late", n=256, columns=(0, 1, 2)):
+        """What attentionOnline itself did on one query row: m, l and o captured at every tile.
+
+        The kernel runs on the GPU or emulated, with this session's edits (``capture.py`` says
+        how its state is read). The walk beside it has the same scores, from float64, and the
+        kernel's tiles of 32. ``columns``: the three of the 64 output columns to show.
+        """
+        from .capture import capture
+
+        inputs = make(case, n)
+        for name, wanted, top in (("row", [row], n), ("columns", columns, D)):
+            if not all(isinstance(x, (int, np.integer)) and 0 <= x < top for x in wanted):
+                raise ArgumentError(f"{name} = {wanted if name == 'columns' else row}: "
+                                    f"must be from 0 to {top - 1}")
+        if len(columns) != rec.COLUMNS:
+            raise ArgumentError(f"columns = {columns}: the picture shows {rec.COLUMNS}")
+        columns = [int(c) for c in columns]
+        got = capture(inputs, row)
+        scores = inputs.k.astype(np.float64) @ inputs.q[row] * D**-0.5
+        return cls(scores, case=case, tile=BN, columns=columns,
+                   values=inputs.v[:, columns].tolist(),
+                   captured={"label": f"attentionOnline on query row {row} of {case}, N = {n}",
+                             "mark": got.mark, "note": got.note, "m": _portable(got.m),
+                             "l": _portable(got.l), "o": _portable(got.o[:, columns]),
+                             "answer": _portable(got.answer[columns])})
+
+    @traitlets.validate("case", "seed", "values", "columns", "captured")
+    def _check_inputs(self, proposal):
+        self._refuse_if_fixed(proposal["trait"].name)
+        if proposal["trait"].name == "case" and self.captured is None:
+            rec.case_scores(proposal["value"])
+        return proposal["value"]
+
+    def _refuse_if_fixed(self, name):
+        if self._fixed:
+            raise ArgumentError(f"{name} cannot change: this widget shows what the kernel did; "
+                                "call OnlineMax.from_kernel() again, or OnlineMax() for a walk")
 
     @traitlets.validate("scores")
     def _check_scores(self, proposal):
+        self._refuse_if_fixed("scores")
         scores = rec.check_scores(proposal["value"])
         if len(scores) % self.tile:
             raise ArgumentError(
@@ -80,6 +128,7 @@ class OnlineMax(anywidget.AnyWidget):
 
     @traitlets.validate("tile")
     def _check_tile(self, proposal):
+        self._refuse_if_fixed("tile")
         rec.check_tile(proposal["value"], len(self.scores))
         return proposal["value"]
 
@@ -90,30 +139,20 @@ class OnlineMax(anywidget.AnyWidget):
             raise ArgumentError(f"step = {proposal['value']}: must be 0 to {steps}, the tiles read")
         return proposal["value"]
 
-    @traitlets.validate("case")
-    def _check_case(self, proposal):
-        rec.case_scores(proposal["value"])
-        return proposal["value"]
-
     @traitlets.validate("fault")
     def _check_fault(self, proposal):
         rec.check_fault(proposal["value"])
         return proposal["value"]
 
-    @traitlets.observe("case", "seed")
     def _follow_case(self, change):
-        if change["old"] is traitlets.Undefined or not self.scores:
-            return
         scores = [float(s) for s in rec.case_scores(self.case, self.seed)]
         with self.hold_trait_notifications():
             if len(scores) % self.tile:
                 self.tile = 4
             self.scores = scores
 
-    @traitlets.observe("tile", "scores")
     def _follow_tile(self, change):
-        if self.scores and len(self.scores) % self.tile == 0:
-            self.step = min(self.step, len(self.scores) // self.tile)
+        self.step = min(self.step, len(self.scores) // self.tile)
 
     def walk(self):
         """The Walk of the present scores, tile and fault, in NumPy."""
@@ -128,8 +167,39 @@ class OnlineMax(anywidget.AnyWidget):
 
     @property
     def verdict(self):
-        """The gate's Verdict of o / l against the three-pass answer."""
-        return self.walk().verdict
+        """The gate's Verdict of o / l, or of the kernel's answer, against the three-pass answer."""
+        walk = self.walk()
+        if self.captured is None:
+            return walk.verdict
+        answer = np.array(self.captured["answer"], dtype=object).astype(float)
+        return judge(answer[None], walk.reference[None], len(self.scores), rec.max_abs(self.scores))
+
+    def agreement(self):
+        """Whether the kernel's m, l and o agree with the NumPy trace, as a sentence.
+
+        Compared after every tile, each by the lesson's gate. Raises ArgumentError where nothing
+        was captured: see ``from_kernel``.
+        """
+        if self.captured is None:
+            raise ArgumentError("this widget holds no kernel's state: use OnlineMax.from_kernel()")
+        walk, n, top = self.walk(), len(self.scores), rec.max_abs(self.scores)
+        tiles, worst, bad = len(walk.tile_max), 0.0, []
+        for name in ("m", "l", "o"):
+            got = np.array(self.captured[name], dtype=object).astype(float).reshape(tiles + 1, -1)
+            want = getattr(walk, name).astype(np.float64).reshape(tiles + 1, -1)
+            verdict = judge(got[1:], want[1:], n, top)
+            worst = max(worst, verdict.fraction)
+            if not verdict.passed:
+                bad.append((verdict.row, name, verdict))
+        mark, note = self.captured["mark"], self.captured["note"]
+        who = f"{self.captured['label']}: m, l and o"
+        if not bad:
+            return Sentence(f"{who} agree with the NumPy trace after each of the {tiles} tiles; "
+                            f"the largest difference is {worst:.2g} of the gate.", mark, note)
+        row, name, verdict = min(bad, key=lambda b: b[0])
+        return Sentence(f"{who} differ from the NumPy trace, first after tile {row + 1}: {name} is "
+                        f"{verdict.got:.6g} in the kernel and {verdict.want:.6g} in the trace.",
+                        mark, note)
 
     def _repr_mimebundle_(self, **kwargs):
         """The live view, and beside it a page that needs no Python. A front end takes one.
@@ -141,6 +211,10 @@ class OnlineMax(anywidget.AnyWidget):
         data["text/html"] = self.html()
         return bundle
 
+    def mark(self):
+        """'computed' for a walk; where the kernel ran, 'live' or 'emulated'."""
+        return self.captured["mark"] if self.captured else "computed"
+
     def html(self):
         """The widget as HTML that needs no Python and no network, only itself.
 
@@ -150,13 +224,22 @@ class OnlineMax(anywidget.AnyWidget):
                  "captured")
         state = json.dumps({name: getattr(self, name) for name in names}, allow_nan=False)
         return "\n".join([
-            '<div class="online-max-static">',
+            f'<div class="online-max-static" data-mark="{self.mark()}">',
             f"<style>{style()}</style>",
             f'<div class="online-max-root"><div class="online-max">{_fallback(self)}</div></div>',
             '<script type="application/json">' + state.replace("</", "<\\/") + "</script>",
             f'<script type="module">\n{module()}\nstartStatic();\n</script>',
             "</div>",
         ])
+
+
+def _portable(x):
+    """Nested lists of numbers for JSON, which has no word for inf or NaN: they travel as text."""
+    if np.ndim(x):
+        return [_portable(y) for y in x]
+    if np.isfinite(x):
+        return float(x)
+    return "NaN" if np.isnan(x) else "Infinity" if x > 0 else "-Infinity"
 
 
 def _fallback(widget):
@@ -174,14 +257,18 @@ def _fallback(widget):
     )
     answer = ", ".join(_number(x) for x in walk.answer)
     wanted = ", ".join(_number(x) for x in walk.reference)
-    what = html.escape(widget.captured["label"] if widget.captured else f"case {widget.case}")
+    what, note = f"case {widget.case}", "in float32, by this picture; no kernel ran"
+    if widget.captured:
+        what, note = widget.captured["label"], widget.captured["note"]
+    mark = widget.mark()
     return (
-        f"<p>The online maximum, {what}, after the last tile.</p>"
+        f"<p>The online maximum, {html.escape(what)}, after the last tile.</p>"
         + _svg(walk)
         + '<div class="om-scroll"><table class="om-state"><thead><tr>'
         + "".join(f'<th scope="col">{h}</th>' for h in head)
         + f"</tr></thead><tbody>{rows}</tbody></table></div>"
         f"<p>o / l = {answer}; in three passes {wanted}. Gate: {outcome}.</p>"
+        f'<p><span class="mark mark-{mark}">{mark}</span> {html.escape(note)}</p>'
     )
 
 
