@@ -111,6 +111,8 @@ def unmarked(tree):
         for element in output:
             if not re.search(r"\d", element.text) or element.tag in ("script", "style"):
                 continue
+            if any(e.tag in ("caption", "thead") for e in element.line()):
+                continue  # it names the sizes that the rows are about
             marks = [e["data-mark"] for e in element.line() if e["data-mark"]]
             if not marks or marks[0] == "mixed":
                 found.append(" ".join(element.text.split())[:80])
@@ -186,7 +188,7 @@ def test_tables_have_header_cells_and_a_name(trees, name):
         assert any(e.tag == "th" for e in table)
         named = any(e.tag == "caption" and e.all_text().strip() for e in table)
         assert named or any(e["aria-label"] or e["aria-labelledby"] for e in table.line())
-        assert any("lesson-scroll" in e.classes() or "overflow" in e["style"] for e in table.line())
+        assert any("scroll" in e["class"] or "overflow" in e["style"] for e in table.line())
 
 
 @each_page
@@ -301,14 +303,6 @@ def visit(browser, server):
         context.close()
 
 
-@each_theme
-@each_page
-def test_no_page_complains_or_asks_elsewhere(visit, name, theme):
-    seen = visit(name, theme)
-    assert seen.elsewhere == []
-    assert seen.complaints == []
-
-
 @pytest.fixture(scope="session")
 def axe():
     """The text of axe-core."""
@@ -317,20 +311,10 @@ def axe():
 
 
 AXE = """async () => {
-  for (const d of document.querySelectorAll("details")) d.open = true;
   const found = await axe.run(document, {resultTypes: ["violations"]});
   return found.violations.map(v => v.id + ": " + v.nodes.map(n => n.target.join(" ") + " "
       + n.any.map(a => a.message).join("; ")).slice(0, 3).join(" | "));
 }"""
-
-
-@pytest.mark.parametrize("width", (1280, 360))
-@each_theme
-@each_page
-def test_axe_finds_nothing(visit, axe, name, theme, width):
-    page = visit(name, theme, width).page
-    page.evaluate(axe)
-    assert page.evaluate(AXE) == []
 
 
 # axe-core leaves text in SVG alone, so its contrast is measured here.
@@ -364,8 +348,23 @@ SVG_TEXT = """() => {
 
 @each_theme
 @each_page
-def test_text_in_figures_can_be_read(visit, name, theme):
-    assert visit(name, theme).page.evaluate(SVG_TEXT) == []
+def test_a_page_has_no_faults(visit, axe, name, theme):
+    """One visit, looked at from all sides; every fault is named, not only the first."""
+    seen = visit(name, theme)
+    page, faults = seen.page, {}
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    page.evaluate(axe)
+    faults["contrast in figures"] = page.evaluate(SVG_TEXT)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        if width != 320:
+            faults[f"axe-core at {width} px"] = page.evaluate(AXE)
+        wide = page.evaluate("Math.max(document.documentElement.scrollWidth,"
+                             " document.body.scrollWidth)")
+        faults[f"scrolls sideways at {width} px"] = wide if wide > width else []
+    faults["asks elsewhere"] = seen.elsewhere
+    faults["complains"] = seen.complaints
+    assert {what: found for what, found in faults.items() if found} == {}
 
 
 def test_the_contrast_of_text_in_figures_is_measured(visit):
@@ -375,15 +374,6 @@ def test_the_contrast_of_text_in_figures_is_measured(visit):
         page.set_content(f"<body style='background: #fff'>{svg.format(colour)}</body>")
         page.add_style_tag(content=":root { --lesson-ink: #000 }")
         assert len(page.evaluate(SVG_TEXT)) == count
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@each_page
-def test_no_page_scrolls_sideways(visit, name, width):
-    page = visit(name, width=width).page
-    page.evaluate("() => document.querySelectorAll('details').forEach(d => { d.open = true })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("document.body.scrollWidth") <= width
 
 
 FOCUSED = """() => {
@@ -486,10 +476,13 @@ def test_search_finds(visit, word):
     field.press("Enter")
     results = seen.page.locator("ul.search li")
     results.first.wait_for(timeout=10_000)
-    seen.page.wait_for_function("document.querySelector('#search-progress') === null"
-                                " || !document.querySelector('#search-progress').innerText")
+    # Each result shows a piece of its page, which comes a moment later.
+    seen.page.wait_for_function(
+        "word => document.querySelector('ul.search').innerText.toLowerCase().includes(word)",
+        arg=word.lstrip("-"),
+        timeout=10_000,
+    )
     texts = " ".join(results.all_inner_texts())
-    assert word.lstrip("-") in texts.lower()
     assert "Glossary" in texts
     assert seen.complaints == []
 
@@ -540,7 +533,7 @@ TIMES = """() => new Promise(done => {
       .observe({type: "largest-contentful-paint", buffered: true});
   new PerformanceObserver(list => list.getEntries().forEach(e => { shift += e.value }))
       .observe({type: "layout-shift", buffered: true});
-  setTimeout(() => done([paint / 1000, shift]), 700);
+  setTimeout(() => done([paint / 1000, shift]), 300);
 })"""
 
 

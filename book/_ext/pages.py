@@ -1,5 +1,6 @@
 """What a page needs beside its text: a description, links to its notebook, tables that scroll."""
 
+import base64
 import html
 import re
 import shutil
@@ -16,6 +17,12 @@ WITHOUT_TEXT = {  # descriptions of the pages that no file of the book makes
     "search": "Look for a word in all chapters of the lesson.",
     "404": "There is no page at this address of the lesson.",
 }
+# Without a font that has a MATH table primes and big signs go wrong, and many systems have none.
+# It is inside the style sheet: so it is there for the first paint and nothing moves, and a page
+# opened from disk has it too (a browser refuses a font file there).
+FONT = """@font-face {{ font-family: "STIX Two Math";
+  src: url(data:font/woff2;base64,{}) format("woff2"); }}
+"""
 REDIRECT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta http-equiv="refresh" content="0; url={url}"><link rel="canonical" href="{url}">
@@ -48,13 +55,12 @@ class ScrollingTables(SphinxPostTransform):
                 '<div class="lesson-scroll" role="region" tabindex="0" '
                 f'aria-label="{html.escape(name)}">'
             )
-            table.replace_self(
-                [
-                    nodes.raw("", opening, format="html"),
-                    table,
-                    nodes.raw("", "</div>", format="html"),
-                ]
-            )
+            index = parent.index(table)  # not replace_self: it moves the table's classes
+            parent[index : index + 1] = [
+                nodes.raw("", opening, format="html"),
+                table,
+                nodes.raw("", "</div>", format="html"),
+            ]
 
 
 def pages_address(repository):
@@ -195,6 +201,9 @@ def write_extras(app, exception):
         REDIRECT.format(title=html.escape(app.config.html_title), url=root), encoding="utf8"
     )
     (out / "_static/pygments.css").write_text(code_styles(), encoding="utf8")
+    (out / "_static/maths.css").write_text(FONT.format(
+        base64.b64encode((Path(app.srcdir) / "book/_static/stix-two-math.woff2").read_bytes()).decode()
+    ), encoding="utf8")
     for name in app.env.found_docs:
         source = Path(app.env.doc2path(name))
         if source.suffix == ".ipynb":
@@ -218,7 +227,6 @@ def tidy(app, exception):
         "".join(f"{link}  {' '.join(sorted(external[link]))}\n" for link in sorted(external)),
         encoding="utf8",
     )
-    text += (out / "_static/lesson.css").read_text(encoding="utf8").replace('url("', "_static/")
     for file in sorted((out / "_static").rglob("*"), reverse=True):
         if file.is_file() and f"_static/{file.relative_to(out / '_static').as_posix()}" not in text:
             file.unlink()
