@@ -23,6 +23,7 @@ from .errors import (
     RaceError,
 )
 from .verbs import (
+    bank_conflicts,
     battery,
     case,
     compare,
@@ -50,10 +51,10 @@ from .verbs import (
 
 __all__ = [
     "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
-    "LessonError", "RaceError", "battery", "case", "compare", "count_bytes", "counted",
-    "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates", "geometry",
-    "limits", "mutants", "plot_score_matrix", "record", "reset", "save", "score_matrix", "summary",
-    "table", "trace", "OnlineMax",
+    "LessonError", "RaceError", "bank_conflicts", "battery", "case", "compare", "count_bytes",
+    "counted", "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates",
+    "geometry", "limits", "mutants", "plot_score_matrix", "record", "reset", "save", "score_matrix",
+    "summary", "table", "trace", "OnlineMax",
 ]
 
 register()  # %%kernel, where this is a notebook

@@ -191,5 +191,5 @@ def draw(rows, mark, note):
               "rejected" if there.rejected else "LET THROUGH",
               "rejected" if alone.rejected else "let through", mutant.equivalent or "never")
     t.footer = (f"periodic alone would have let {len(passed)} of {len(MUTANTS)} through"
-                + (": " + ", ".join(passed) + "." if passed else "."))
+                + (": " + "; ".join(passed) + "." if passed else "."))
     return t

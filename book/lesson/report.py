@@ -171,7 +171,7 @@ def battery(n=256, names=cases.NAMES):
             r.append(np.exp(before - np.maximum(before, last)))
         r = np.concatenate(r)
         t.add("computed", name, f"{largest:.3g}", f"{tolerance(n, largest):.2g}",
-              f"{(r < 1).mean():.0%}", f"{r.min():.1e}" if r.min() < 1 else "1", case.catches)
+              f"{(r < 1).mean():.0%}", f"{r.min():.2g}", case.catches)
     return t
 
 
@@ -198,6 +198,35 @@ def counted(n=256):
         reason = (f"the count differs from the formula: {', '.join(differ)}" if differ else
                   "the count equals the formula for every kernel")
     t.footer = reason
+    return t
+
+
+def bank_conflicts(kernel="attentionOnline"):
+    """Shared-memory accesses of one block at N = 64, line by line, counted by the emulator.
+
+    A pass serves one word of each bank to a warp; what takes more passes than it must has bank
+    conflicts. The count is of the source as written: a GPU's compiler may merge accesses.
+    """
+    found = [path for path, kernels in traffic.PATH_KERNELS.items() if kernel in kernels]
+    if not found:
+        raise ArgumentError(f"no kernel is called {kernel!r}; there are: "
+                            + ", ".join(k for ks in traffic.PATH_KERNELS.values() for k in ks))
+    t = Table(f"Shared memory, one block of {kernel}, N = 64",
+              ["line", "passes", "without conflicts"], note=note(found[0]))
+    try:
+        backend = backends.choose("emulated")
+    except ArgumentError as error:
+        t.footer = f"nothing counted, {error}"
+        return t
+    planned = paths.plan(backend, found[0], cases.make("periodic", 64))
+    step = next(step for step in planned.steps if step[0] == kernel)
+    lines = {}
+    for access in planned.program.shared_accesses(*step):
+        text = access.line.partition("  ")[2].partition("//")[0].strip() or access.line
+        passes, least = lines.get(text, (0, 0))
+        lines[text] = passes + access.wavefronts, least + access.ideal
+    for text, (passes, least) in lines.items():
+        t.add("emulated", text, f"{passes:,}", f"{least:,}")
     return t
 
 
@@ -237,7 +266,7 @@ def limits(n=4096):
         if all(path in times for path in paths.PATHS):
             row("time, median, ms", times, "{:.4f}".format, "recorded")
             row("share of it that the compulsory bytes explain at most",
-                {path: needed[path] / times[path] for path in paths.PATHS}, "{:.0%}".format,
+                {path: needed[path] / times[path] for path in paths.PATHS}, "{:.1%}".format,
                 "recorded")
             t.note = f"times: {item.gpu}, {item.day}"
     if not t.note:

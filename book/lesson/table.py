@@ -15,7 +15,12 @@ MARKS = {
 def mark_html(mark, note=""):
     """The visible word for a mark, and what it refers to."""
     word = f'<span class="mark mark-{mark}" title="{MARKS[mark]}">{mark}</span>'
-    return f"{word} {escape(note)}" if note else word
+    return f"{word} {_note(note)}" if note else word
+
+
+def _note(text):
+    # Plain weight beside a caption's bold one, also where no stylesheet of ours exists.
+    return f'<span style="font-weight:normal">{escape(text)}</span>'
 
 
 @dataclass
@@ -53,7 +58,8 @@ class Table:
                              for c, w, num in zip(cells, widths, numeric)).rstrip()
 
         about = ", ".join(x for x in (self.mark if self.mark != "mixed" else "", self.note) if x)
-        out = [f"{self.title} [{about}]" if about else self.title, line(head), line(["-" * w for w in widths])]
+        out = [f"{self.title} [{about}]" if about else self.title, line(head),
+               line(["-" * w for w in widths])]
         out += [line(r) for r in body]
         if self.footer:
             out.append(self.footer)
@@ -66,14 +72,14 @@ class Table:
         mixed = self.mark == "mixed"
         numeric = [all(_is_number(cells[i]) for cells, _ in self.rows)
                    for i in range(len(self.columns))]
-        caption = escape(self.title) + " " + (
-            escape(self.note) if mixed else mark_html(self.mark, self.note))
+        about = mark_html(self.mark, self.note) if not mixed else _note(f"({self.note})")
+        caption = f"{escape(self.title)} {about if self.note or not mixed else ''}".strip()
         head = "".join(f'<th scope="col"{_num(num)}>{escape(c)}</th>'
                        for c, num in zip(self.columns, numeric))
         body = []
         for cells, mark in self.rows:
-            tds = [f'<th scope="row">{escape(cells[0])}</th>']
-            tds += [f"<td{_class(c, num)}>{escape(c)}</td>"
+            tds = [f'<th scope="row"{_num(numeric[0])}{_whole(cells[0])}>{escape(cells[0])}</th>']
+            tds += [f"<td{_class(c, num)}{_whole(c)}>{escape(c)}</td>"
                     for c, num in zip(cells[1:], numeric[1:])]
             if mixed:
                 tds.append(f"<td>{mark_html(mark)}</td>")
@@ -130,6 +136,12 @@ class Tables:
 
 def _is_number(cell):
     return cell[:1].isdigit() or cell[:1] in "-+–—" or cell in ("", "nan", "inf")
+
+
+def _whole(cell):
+    """A number, a date or a name stays on one line; a sentence may wrap."""
+    short = len(cell) <= len("H200, 2026-01-01") or cell[:1].isdigit()
+    return ' style="white-space:nowrap"' if short else ""
 
 
 def _num(numeric):

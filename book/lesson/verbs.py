@@ -12,6 +12,7 @@ from .occupancy import ARCHS
 from .progress import Progress
 from .record import keep
 from .report import (
+    bank_conflicts,
     battery,
     count_bytes,
     counted,
@@ -24,10 +25,10 @@ from .report import (
 )
 from .table import Sentence, Table, Tables
 
-__all__ = ["battery", "case", "compare", "count_bytes", "counted", "device", "edits", "facts",
-           "facts_by_arch", "gate", "gate_formula", "gates", "geometry", "limits", "mutants",
-           "plot_score_matrix", "record", "reset", "save", "score_matrix", "summary", "table",
-           "trace"]
+__all__ = ["bank_conflicts", "battery", "case", "compare", "count_bytes", "counted", "device",
+           "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates", "geometry",
+           "limits", "mutants", "plot_score_matrix", "record", "reset", "save", "score_matrix",
+           "summary", "table", "trace"]
 
 
 def case(name, n=256):
