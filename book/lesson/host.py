@@ -230,7 +230,7 @@ class HostBackend:
 
     def describe(self):
         orders = "1 thread order" if len(self.orders) == 1 else f"{len(self.orders)} thread orders"
-        return f"emulated on the host, {_toolchain().version}, {orders}"
+        return f"on the host, {_toolchain().version}, {orders}"
 
     def compile(self, source, defines=None):
         """A HostProgram of ``source``; ``defines`` is ``{macro: value}``."""
@@ -381,6 +381,10 @@ class HostProgram:
                              self._built).lines_at(int(pc) for pc in counters)
         return [Shared(place or "", *_wavefronts(records[records["pc"] == pc]))
                 for pc, place in zip(counters, places, strict=True)]
+
+    def static_shared_bytes(self, name):
+        """Bytes of the __shared__ arrays of a kernel, as the C++ compiler lays them out."""
+        return self._built.static_shared(name, self.source)
 
     def _launch(self, name, grid, block, args, shared, trace):
         kernel = kernel_of(self.source, name, args)
