@@ -26,6 +26,7 @@ from .verbs import (
     bank_conflicts,
     battery,
     case,
+    check,
     compare,
     count_bytes,
     counted,
@@ -51,8 +52,8 @@ from .verbs import (
 
 __all__ = [
     "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
-    "LessonError", "RaceError", "bank_conflicts", "battery", "case", "compare", "count_bytes",
-    "counted", "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates",
+    "LessonError", "RaceError", "bank_conflicts", "battery", "case", "check", "compare",
+    "count_bytes", "counted", "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates",
     "geometry", "limits", "mutants", "plot_score_matrix", "record", "reset", "save", "score_matrix",
     "summary", "table", "trace", "OnlineMax",
 ]

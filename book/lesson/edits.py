@@ -22,13 +22,17 @@ from .table import mark_html
 
 WHOLE = ""  # stands for a snippet's name where a cell holds a whole source
 
+EXERCISE = "exercise/"  # before an exercise's name: its cell touches no source of the lesson
+
 _cells = {}  # {source name: {snippet: text}}, only what differs from the file
+answers = {}  # {exercise: text of its cell, None before it ran}; exercises.py puts the names in
 
 
 def targets():
     """What a cell can hold: 'online' (a whole source) and 'online/score' (one snippet of it)."""
-    return tuple(target for name in source.names()
-                 for target in (name, *(f"{name}/{s}" for s in source.snippets(name))))
+    return (*(target for name in source.names()
+              for target in (name, *(f"{name}/{s}" for s in source.snippets(name)))),
+            *(EXERCISE + name for name in answers))
 
 
 def find(target):
@@ -53,6 +57,13 @@ def replace(target, text):
     The last cell that ran counts: a whole source replaces its edited snippets, and a snippet
     replaces an edited whole.
     """
+    if target.startswith(EXERCISE):
+        name = target.removeprefix(EXERCISE)
+        if name not in answers:
+            raise ArgumentError(f"%%kernel {target}: no such exercise; there are: "
+                                + ", ".join(EXERCISE + known for known in answers))
+        answers[name] = text
+        return ""
     name, snippet = find(target)
     old = _cells.get(name, {})
     original = source.read(name) if snippet == WHOLE else source.snippets(name)[snippet]

@@ -87,8 +87,8 @@ def compile_error(source, found, otherwise):
                 part += f"\n    {indent}^"
         parts.append(part)
     if known and source.edits and not in_cells:
-        parts.append("These lines are not edited: an edited cell left something out that they "
-                     "need, such as a name or a semicolon.")
+        parts.append("These lines are not edited; they need something that an edited cell left "
+                     "out or changed.")
     if not parts:
         parts.append(f"{source.label}: {found[0][3] if found else otherwise}")
     return "\n".join([f"{source.label} does not compile", *parts[:3]])

@@ -5,7 +5,8 @@
 
 The form: no outputs, counts or widget state; metadata with the stock kernel and a T4 for Colab;
 cell ids by position; the first code cell the same everywhere; a cell that begins with
-``%%kernel SOURCE/SNIPPET`` holds that snippet of ``kernels/``, unless it has the tag ``exercise``.
+``%%kernel SOURCE/SNIPPET`` or ``%%kernel SOURCE`` holds that text of ``kernels/``, unless it has
+the tag ``exercise``.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 from .errors import ArgumentError
-from .source import snippets
+from .source import names, read, snippets
 
 BOOK = Path(__file__).resolve().parents[1]
 SETUP = BOOK / "lesson" / "setup_cell.py"
@@ -74,8 +75,10 @@ def canonical(text, setup=None):
 def kernel_cell(source):
     """A kernel cell with the text that ``kernels/`` has for it now."""
     magic = source.split("\n", 1)[0]
-    _, _, name = magic.partition(" ")
-    file, _, snippet = name.strip().rpartition("/")
+    name = magic.partition(" ")[2].strip()
+    if name in names():  # a whole source
+        return f"{magic}\n{read(name).rstrip()}"
+    file, _, snippet = name.rpartition("/")
     known = snippets(file)
     if snippet not in known:
         raise ArgumentError(f"{magic!r}: {file}.cu has no such snippet; it has: {', '.join(known)}")

@@ -65,10 +65,9 @@ class Source:
     @cached_property
     def kernels(self):
         """``{name: Kernel}`` of the ``__global__`` functions that the text defines."""
-        bare = _COMMENT.sub(" ", self.text)
         return {
             name: Kernel(name, tuple(_param(p) for p in params.split(",") if p.strip()))
-            for name, params in _KERNEL.findall(bare)
+            for name, params in _KERNEL.findall(bare(self.text))
         }
 
     @cached_property
@@ -147,6 +146,11 @@ def load(name, edits=None):
 
     edited = _SNIPPET.sub(replace, text)
     return Source(name, edited, label, path, {s: new for s, (new, _) in applied.items()})
+
+
+def bare(text):
+    """CUDA text without its comments."""
+    return _COMMENT.sub(" ", text)
 
 
 def from_text(text, name="pasted.cu"):

@@ -7,6 +7,7 @@ from . import cases, model, report, results
 from .compare import compare
 from .edits import edits, reset, save
 from .errors import ArgumentError
+from .exercises import check
 from .mutants import show as show_mutants
 from .occupancy import ARCHS
 from .progress import Progress
@@ -25,7 +26,7 @@ from .report import (
 )
 from .table import Sentence, Table, Tables
 
-__all__ = ["bank_conflicts", "battery", "case", "compare", "count_bytes", "counted", "device",
+__all__ = ["bank_conflicts", "battery", "case", "check", "compare", "count_bytes", "counted", "device",
            "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates", "geometry",
            "limits", "mutants", "plot_score_matrix", "record", "reset", "save", "score_matrix",
            "summary", "table", "trace"]
