@@ -53,9 +53,9 @@ from .verbs import (
 __all__ = [
     "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
     "LessonError", "RaceError", "bank_conflicts", "battery", "case", "check", "compare",
-    "count_bytes", "counted", "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates",
-    "geometry", "limits", "mutants", "plot_score_matrix", "record", "reset", "save", "score_matrix",
-    "summary", "table", "trace", "OnlineMax",
+    "count_bytes", "counted", "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula",
+    "gates", "geometry", "limits", "mutants", "plot_score_matrix", "record", "reset", "save",
+    "score_matrix", "summary", "table", "trace", "OnlineMax",
 ]
 
 register()  # %%kernel, where this is a notebook

@@ -26,10 +26,10 @@ from .report import (
 )
 from .table import Sentence, Table, Tables
 
-__all__ = ["bank_conflicts", "battery", "case", "check", "compare", "count_bytes", "counted", "device",
-           "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates", "geometry",
-           "limits", "mutants", "plot_score_matrix", "record", "reset", "save", "score_matrix",
-           "summary", "table", "trace"]
+__all__ = ["bank_conflicts", "battery", "case", "check", "compare", "count_bytes", "counted",
+           "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates",
+           "geometry", "limits", "mutants", "plot_score_matrix", "record", "reset", "save",
+           "score_matrix", "summary", "table", "trace"]
 
 
 def case(name, n=256):
