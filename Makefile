@@ -3,6 +3,7 @@
 # report  print the lesson's table for this machine
 # record  measure on this GPU and write book/evidence/
 # notebooks  put every chapter into its canonical form
+# estimate   count what every chapter runs and write how long that takes on a T4
 # repository URL=https://github.com/OWNER/NAME REVISION=main
 #            write the repository's address into _config.yml and every chapter's first cell
 #
@@ -25,6 +26,9 @@ report record: $(VENV)/book
 notebooks: $(VENV)/book
 	cd book && ../$(BIN)/python -m lesson.notebooks
 
+estimate: $(VENV)/book
+	cd book && ../$(BIN)/python -m lesson.run_all
+
 repository: $(VENV)/book
 	cd book && ../$(BIN)/python -m lesson.repository "$(URL)" "$(REVISION)"
 
@@ -41,4 +45,4 @@ $(VENV)/test: requirements-test.txt $(VENV)/book
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt
 	touch $@
 
-.PHONY: book test report record notebooks repository clean
+.PHONY: book test report record notebooks estimate repository clean
