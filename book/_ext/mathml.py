@@ -1,9 +1,12 @@
 """Maths as MathML, made when the page is built: no script, nothing from elsewhere, no shift."""
 
+import re
+
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.util import logging
 
+SIGN = r'\1\2<mo form="prefix">&#x02212;'
 log = logging.getLogger(__name__)
 
 
@@ -19,7 +22,9 @@ def mathml(node, display):
     except Exception as error:  # the converter raises many kinds; each is a fault of the source
         log.warning("maths not understood: %s (%s)", latex, error, location=node)
         return ""
-    return text
+    # Infinity is a value, and a minus after one of these is a sign: without operators' spacing.
+    text = text.replace("<mo>&#x0221E;</mo>", "<mi>&#x0221E;</mi>")
+    return re.sub(r"(&#x0003D;|&#x00028;|&#x0002C;|<mrow>)(</mo>)?<mo>&#x02212;", SIGN, text)
 
 
 def inline(self, node):

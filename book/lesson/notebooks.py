@@ -4,9 +4,9 @@
     python -m lesson.notebooks --check    name those that differ; exit code 1 if there are any
 
 The form: no outputs, counts or widget state; metadata with the stock kernel and a T4 for Colab;
-cell ids by position; the first code cell the same everywhere; a cell that begins with
-``%%kernel SOURCE/SNIPPET`` or ``%%kernel SOURCE`` holds that text of ``kernels/``, unless it has
-the tag ``exercise``.
+cell ids by position; the first code cell the same everywhere, and folded on the page; a cell that
+begins with ``%%kernel SOURCE/SNIPPET`` or ``%%kernel SOURCE`` holds that text of ``kernels/``,
+unless it has the tag ``exercise``.
 """
 
 import argparse
@@ -63,6 +63,7 @@ def canonical(text, setup=None):
         if cell["cell_type"] == "code":
             if setup is not None:
                 new["source"], setup = setup.strip("\n"), None
+                metadata["tags"] = ["hide-input"]  # folded on the page
             elif source.startswith("%%kernel") and "exercise" not in metadata.get("tags", ()):
                 new["source"] = kernel_cell(source)
             new |= {"execution_count": None, "outputs": []}
