@@ -18,7 +18,7 @@ from importlib import metadata
 
 import numpy as np
 
-from . import colab
+from . import colab, nvrtc
 from .errors import ArgumentError, LaunchError
 
 
@@ -46,7 +46,7 @@ def probe():
         return Probe(False, f"two CuPy packages are installed ({', '.join(packages)}) and "
                      "overwrite each other: uninstall both, then install one", versions)
     try:
-        import cupy
+        cupy = nvrtc.import_cupy()
     except Exception as error:  # a half-installed CuPy raises more than ImportError
         if not packages:
             return Probe(False, _with_remedy("CuPy is not installed", "pip install cupy-cuda12x"),
@@ -54,8 +54,6 @@ def probe():
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return Probe(False, f"CuPy is installed but does not import: {first}", versions)
     versions["cupy"] = cupy.__version__
-    from . import nvrtc
-
     has_nvrtc, nvrtc_version = nvrtc.available()
     if has_nvrtc:
         versions["nvrtc"] = nvrtc_version

@@ -1,6 +1,10 @@
 """NVRTC through CuPy: compile a source for any architecture, with or without a GPU."""
 
+import atexit
+import os
 import re
+import shutil
+import tempfile
 
 from .errors import CompileError, LessonError
 from .explain import compile_error, lines_of
@@ -21,9 +25,27 @@ _ERROR = re.compile(r"^(?P<label>.+?)\((?P<line>\d+)\): (?:catastrophic )?error:
 _DOUBLE = re.compile(r"\s*(?:add|sub|mul|fma|div|rcp|sqrt|rsqrt|min|max|setp|neg|abs)\.[\w.]*f64\b")
 
 
+def import_cupy():
+    """Import CuPy, which makes its kernel cache at once: in a read-only home, a temporary one."""
+    if "CUPY_CACHE_DIR" not in os.environ:
+        cache = os.path.expanduser("~/.cupy/kernel_cache")
+        try:
+            os.makedirs(cache, exist_ok=True)
+            writable = os.access(cache, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable:
+            os.environ["CUPY_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="lesson-cupy-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    import cupy
+
+    return cupy
+
+
 def available():
     """``(True, version)`` or ``(False, reason in a sentence)``."""
     try:
+        import_cupy()
         from cupy.cuda import nvrtc
     except ImportError:
         return False, "CuPy is not installed, so there is no NVRTC to compile with"
