@@ -75,7 +75,7 @@ def small_book(tmp_path):
     (book / "book/index.md").write_text("# A small book\n\nFor a test.\n")
     (book / "book/provenance.md").write_text("# Provenance\n\nFor a test.\n")
     (book / "_toc.yml").write_text(
-        "format: jb-book\nroot: book/index\nchapters:\n  - file: book/01\n  - file: book/provenance\n"
+        "format: jb-book\nroot: book/index\nchapters: [{file: book/01}, {file: book/provenance}]\n"
     )
     return book, lambda: jupyter_book(book, book)
 

@@ -6,26 +6,25 @@ import sys
 
 import pytest
 from conftest import ROOT
-
 from lesson import ArgumentError, notebooks
 from lesson.source import snippets
 
 
 def saved_elsewhere():
     """A notebook as Colab saves it after a run: old format, counts, outputs, widget state."""
-    widget = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+    widgets = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+    result = {"output_type": "execute_result", "data": {}, "metadata": {}, "execution_count": 7}
+    text = {"cell_type": "markdown", "metadata": {"id": "x1"}}
+    code = {"cell_type": "code", "metadata": {"id": "x2", "tags": ["mark-computed"]}}
+    empty = {"cell_type": "code", "metadata": {}, "execution_count": None}
     return json.dumps({
-        "nbformat": 4, "nbformat_minor": 0,
-        "metadata": {"kernelspec": {"name": "my-env", "display_name": "mine"}, "widgets": widget,
-                     "colab": {"provenance": [], "toc_visible": True}},
+        "nbformat": 4,
+        "nbformat_minor": 0,
+        "metadata": {"kernelspec": {"name": "my-env"}, "widgets": widgets, "colab": {"x": 1}},
         "cells": [
-            {"cell_type": "markdown", "metadata": {"id": "x1"}, "source": ["# T\n", "\n", "Text.\n"]},
-            {"cell_type": "code", "metadata": {"id": "x2", "outputId": "7", "tags": ["mark-computed"]},
-             "execution_count": 7, "source": "1 + 1\n",
-             "outputs": [{"output_type": "execute_result", "data": {}, "metadata": {},
-                          "execution_count": 7}]},
-            {"cell_type": "code", "metadata": {}, "execution_count": None, "source": [],
-             "outputs": []},
+            {**text, "source": ["# T\n", "\n", "Text.\n"]},
+            {**code, "source": "1 + 1\n", "execution_count": 7, "outputs": [result]},
+            {**empty, "source": [], "outputs": []},
         ],
     })
 

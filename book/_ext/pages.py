@@ -111,7 +111,8 @@ def fill_context(app, pagename, templatename, context, doctree):
     options = config.html_theme_options
     if options.get("repository_url"):
         file = source.relative_to(app.srcdir).as_posix()
-        context["edit_url"] = f"{options['repository_url']}/edit/{options['repository_branch']}/{file}"
+        branch = options["repository_branch"]
+        context["edit_url"] = f"{options['repository_url']}/edit/{branch}/{file}"
     if pagename == config.root_doc:
         context["doors"] = doors(app)
 
@@ -139,7 +140,7 @@ def doors(app):
         {
             "name": "Read",
             "link": f"{first.stem}.html",
-            "text": "Start with the first chapter. Nothing to install: every result is on the page.",
+            "text": "Start with the first chapter. Install nothing: every result is on the page.",
         },
         {
             "name": "Run in Colab",
@@ -201,9 +202,9 @@ def write_extras(app, exception):
         REDIRECT.format(title=html.escape(app.config.html_title), url=root), encoding="utf8"
     )
     (out / "_static/pygments.css").write_text(code_styles(), encoding="utf8")
-    (out / "_static/maths.css").write_text(FONT.format(
-        base64.b64encode((Path(app.srcdir) / "book/_static/stix-two-math.woff2").read_bytes()).decode()
-    ), encoding="utf8")
+    font = Path(app.srcdir, "book/_static/stix-two-math.woff2").read_bytes()
+    rule = FONT.format(base64.b64encode(font).decode())
+    (out / "_static/maths.css").write_text(rule, encoding="utf8")
     for name in app.env.found_docs:
         source = Path(app.env.doc2path(name))
         if source.suffix == ".ipynb":
