@@ -1,6 +1,8 @@
-"""No network but this machine's own: whatever a chapter asks of another host fails."""
+"""A Colab runtime without a network: what a chapter asks of another host fails."""
 
 import socket
+
+import google.colab.output  # noqa: F401  its kernel has both before a notebook runs
 
 _connect, _getaddrinfo = socket.socket.connect, socket.getaddrinfo
 _OWN = ("127.0.0.1", "::1", "localhost", "", None)
