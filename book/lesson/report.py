@@ -6,7 +6,7 @@ from . import backend as backends
 from . import cases, evidence, nvrtc, paths, results, traffic
 from .edits import edited, note
 from .errors import ArgumentError, CompileError
-from .gate import tolerance
+from .gate import EPS, RTOL_FLOOR, SCORE_SLACK, SUM_SLACK, tolerance
 from .occupancy import ARCHS, H200
 from .progress import Progress
 from .table import Sentence, Table, Tables, mib, ms
@@ -79,11 +79,11 @@ def facts_table(arch="sm_75"):
     if not rows:
         return Table(f"Kernel facts, {name}", ["kernel"], footer=f"{by}.")
     t = Table(f"Kernel facts, {name} ({arch})",
-              ["kernel", "threads", "registers", "shared B", "local B", "spilled B",
+              ["kernel", "registers", "shared B", "local B", "spilled B",
                "blocks per SM", "occupancy", "limit"],
-              note="; ".join(filter(None, (by, note()))))
+              note="; ".join(filter(None, (by, f"{rows[0].threads} threads a block", note()))))
     for r in rows:
-        t.add(mark, r.kernel, r.threads, r.registers, f"{r.shared_bytes:,}", r.local_bytes,
+        t.add(mark, r.kernel, r.registers, f"{r.shared_bytes:,}", r.local_bytes,
               r.spill_bytes, r.blocks, f"{r.occupancy:.0%}", r.limit)
     return t
 
@@ -315,6 +315,18 @@ def gate_formula(n, max_abs_score=0.0):
     rtol = tolerance(n, max_abs_score)
     return (f"gate for N = {n}: |got - ref| <= atol + rtol |ref|, rtol = max(1e-5, 4 eps sqrt(N), "
             f"8 eps max|score|) = {rtol:.3g}, atol = rtol max|ref|, eps = 2^-23")
+
+
+def gate_terms(ns, max_abs_score=0.0):
+    """The three terms of rtol and the largest of them, for each N."""
+    t = Table("The gate in numbers",
+              ["N", "largest |score|", "floor", "4 eps √N", "8 eps max|score|", "rtol"],
+              note="rtol is the largest of the three")
+    for n in ns:
+        terms = (RTOL_FLOOR, SUM_SLACK * EPS * n**0.5, SCORE_SLACK * EPS * max_abs_score)
+        t.add("computed", f"{n:,}", f"{max_abs_score:g}", *(f"{x:.3g}" for x in terms),
+              f"{tolerance(n, max_abs_score):.3g}")
+    return t
 
 
 def gate_table(rows, mark, note, title="Gates"):

@@ -24,7 +24,7 @@ from .report import (
     score_matrix,
     summary,
 )
-from .table import Sentence, Table, Tables
+from .table import Table, Tables
 
 __all__ = ["bank_conflicts", "battery", "case", "check", "compare", "count_bytes", "counted",
            "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates",
@@ -56,9 +56,9 @@ def gate(path="online", case="spike-late", n=256):
                              f"Gate: {path}, {case}, N = {n}")
 
 
-def gate_formula(n=256, max_abs_score=0.0):
-    """The gate with its numbers, for N keys and scores of at most ``max_abs_score``."""
-    return Sentence(report.gate_formula(n, max_abs_score), "computed")
+def gate_formula(*ns, max_abs_score=1.0):
+    """The gate's rtol, term by term, for each N and scores of at most ``max_abs_score``."""
+    return report.gate_terms(ns or results.TABLE_N, max_abs_score)
 
 
 def gates(n=256, names=cases.NAMES):
