@@ -145,6 +145,8 @@ def count_bytes(*ns):
                     t.add("recorded", f"{n:,}", f"measured: {kind}", mib(seen["materialised"]),
                           mib(seen["online"]), _measured_ratio(seen, n))
                     near_zero = near_zero or _measured_ratio(seen, n) == "–"
+    if all(mark == "computed" for _, mark in t.rows):
+        t.footer = "nothing measured: no recorded run read the counters for these N"
     if near_zero:
         t.footer = ("–: the caches held nearly all that a path moves; a ratio to almost nothing "
                     "says nothing")

@@ -43,11 +43,13 @@ class Table:
 
     @property
     def mark(self):
-        marks = {mark for _, mark in self.rows}
+        marks = {mark for _, mark in self.rows} or {"computed"}
         return marks.pop() if len(marks) == 1 else "mixed"
 
     def text(self):
         """The table for a terminal."""
+        if not self.rows:
+            return f"{self.title}: {self.footer}"
         head = [*self.columns, *(["mark"] if self.mark == "mixed" else [])]
         body = [[*cells, *([mark] if self.mark == "mixed" else [])] for cells, mark in self.rows]
         widths = [max(len(r[i]) for r in [head, *body]) for i in range(len(head))]
@@ -69,6 +71,8 @@ class Table:
         return self.text()
 
     def _repr_html_(self):
+        if not self.rows:
+            return Sentence(f"{self.title}: {self.footer}", "computed")._repr_html_()
         mixed = self.mark == "mixed"
         numeric = [all(_is_number(cells[i]) for cells, _ in self.rows)
                    for i in range(len(self.columns))]
