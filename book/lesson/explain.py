@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import InputError, LaunchError, RaceError
-from .source import snippets
+from .source import bare, snippets
 
 CUDA_NAMES = Path(__file__).resolve().parent / "emulator" / "cuda.h"
 
@@ -86,12 +86,13 @@ def compile_error(source, found, otherwise):
                 indent = "".join("\t" if c == "\t" else " " for c in shown[:column - 1])
                 part += f"\n    {indent}^"
         parts.append(part)
+    parts = parts[:3]
     if known and source.edits and not in_cells:
         parts.append("These lines are not edited; they need something that an edited cell left "
                      "out or changed.")
     if not parts:
         parts.append(f"{source.label}: {found[0][3] if found else otherwise}")
-    return "\n".join([f"{source.label} does not compile", *parts[:3]])
+    return "\n".join([f"{source.label} does not compile", *parts])
 
 
 def _missing_semicolon(lines, file, number, column, message):
@@ -112,26 +113,27 @@ def _missing_semicolon(lines, file, number, column, message):
 
 def _suggestion(source, message):
     """'; did you mean ...?' for a name that neither CUDA nor the source has."""
-    if "did you mean" in message:
-        return ""
     name = re.search(r"identifier \"(\w+)\" is undefined|'(\w+)' was not declared"
                      r"|use of undeclared identifier '(\w+)'", message)
     if not name:
         return ""
     name = next(filter(None, name.groups()))
-    words = set(re.findall(r"[A-Za-z_]\w*", _COMMENT.sub(" ", source.text))) - {name}
+    words = set(re.findall(r"[A-Za-z_]\w*", bare(source.text)))
     cuda = set(re.findall(r"\b\w+(?=\()", CUDA_NAMES.read_text(encoding="utf-8")))
-    for known in (words, cuda | {"threadIdx", "blockIdx", "blockDim", "gridDim"}):
-        if close := difflib.get_close_matches(name, sorted(known), 1, 0.7):
-            return f"; did you mean '{close[0]}'?"
-    return ""
+    cuda |= {"threadIdx", "blockIdx", "blockDim", "gridDim"}
+
+    def likeness(word):  # a name that the source uses elsewhere is the likelier one
+        ratio = difflib.SequenceMatcher(None, name, word).ratio()
+        return ratio + 0.12 * (word in words) if ratio >= 0.7 else 0.0
+
+    best = max(sorted((words | cuda) - {name}), key=likeness)
+    return f"; did you mean '{best}'?" if likeness(best) else ""
 
 
 def _braces(source):
     """Which edited cell opens more blocks than it closes, or fewer, than the file's text."""
     def balance(text):
-        bare = _COMMENT.sub(" ", text)
-        return bare.count("{") - bare.count("}")
+        return bare(text).count("{") - bare(text).count("}")
 
     if not balance(source.text):
         return ""
