@@ -8,6 +8,7 @@ a chapter runs: another digest is another, empty cache.
 import hashlib
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,22 @@ WORKERS = 2  # chapters at once; each has a kernel process of its own
 log = logging.getLogger(__name__)
 
 
+def packages(root):
+    """{'name==version'} of what requirements.txt brings, and no tools that happen to be there."""
+    found = {}
+    todo = (Path(root) / "requirements.txt").read_text(encoding="utf8").splitlines()
+    while todo:
+        name = re.match(r"[\w.-]*", todo.pop())[0].lower()
+        if name and name not in found:
+            try:
+                there = importlib.metadata.distribution(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue  # of another platform
+            found[name] = f"{name}=={there.version}"
+            todo += [line for line in there.requires or [] if "extra ==" not in line]
+    return set(found.values())
+
+
 def digest(root):
     """A hex digest of the files, packages, compiler and GPU that chapters under `root` run with."""
     seen = hashlib.sha256()
@@ -37,8 +54,7 @@ def digest(root):
             if file.is_file() and "__pycache__" not in file.parts:
                 seen.update(f"{file.relative_to(root)}\0".encode())
                 seen.update(hashlib.sha256(file.read_bytes()).digest())
-    packages = {f"{d.name}=={d.version}" for d in importlib.metadata.distributions()}
-    facts = [sys.version, *sorted(packages), os.environ.get("CXX", "")]
+    facts = [sys.version, *sorted(packages(root)), os.environ.get("CXX", "")]
     commands = [[tool, "--version"] for tool in ("c++", "g++", "clang++")] + [["nvidia-smi", "-L"]]
     for command in commands:
         if shutil.which(command[0]):
