@@ -18,6 +18,7 @@ from lesson.compare import one, one_order
 from lesson.edits import current, edited, find, replace, targets
 from lesson.errors import ArgumentError, CompileError, LessonError
 from lesson.mutants import MUTANTS, RACE
+from lesson.timing import Timing
 from nbclient import NotebookClient
 
 SNAPSHOT = Path(__file__).parent / "mutant_messages.txt"
@@ -183,6 +184,23 @@ def test_ipython_is_needed_nowhere_else():
                            "print(any(m.split('.')[0] == 'IPython' for m in sys.modules))"],
                           cwd=ROOT / "book", capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+LADDER = [target for target in targets() if target.startswith("ladder/") and target.count("/") == 2]
+
+
+@pytest.mark.skipif(not LADDER, reason="there is no ladder")
+def test_a_broken_snippet_of_the_ladder_is_reported_in_its_own_lines():
+    compilers = [lambda text: nvrtc.compile_cubin(text, "sm_90")] if nvrtc.available()[0] else \
+        [host.HostBackend().compile] if host.available()[0] else missing("no compiler")
+    for target in LADDER:
+        name, snippet = find(target)
+        text = source.snippets(name)[snippet]
+        replace(target, f"{text}    oops oops;\n")
+        with pytest.raises(CompileError) as error:
+            compilers[0](current(name))
+        assert f"cell {target}, line {text.count(chr(10)) + 2}: " in str(error.value), target
+        replace(target, text)
 
 
 # ---- which text is compiled -------------------------------------------------------------------
@@ -405,6 +423,43 @@ def test_compare_with_a_race_an_overrun_and_nothing(emulated):
     edit("materialised/values", "weightedV(", "weightedW(")
     with pytest.raises(LessonError, match="no kernel 'weightedV'; it defines: .*weightedW"):
         lesson.compare(64)
+
+
+def test_compare_says_what_it_leaves_out(emulated):
+    name = next((n for n in source.names() if n.startswith("ladder/")), None)
+    if name is None:
+        pytest.skip("there is no ladder")
+    replace(name, source.read(name) + "// mine\n")
+    assert repr(lesson.compare()).startswith(f"{name}: edited, but compare() runs")
+    edit("online/score", "s *= scale;", "s = s * scale;")
+    said, gates, *_ = lesson.compare(64).parts
+    assert said.startswith(f"{name}: edited") and gates.footer == "all cases passed their gates"
+
+
+class Pretend(host.HostBackend):
+    """A live backend for a test: the emulator's results, and a clock that counts its uses."""
+
+    mark = "live"
+    timed = 0
+
+    def time(self, enqueue, what):
+        self.timed += 1
+        return Timing((float(self.timed),), 1, 0)
+
+
+def test_compare_times_both_on_a_gpu_and_never_a_wrong_kernel(emulated, monkeypatch):
+    backend = Pretend()
+    monkeypatch.setattr(lesson.compare.__globals__["backends"], "choose", lambda kind=None: backend)
+    edit("online/score", "s *= scale;", "s = s * scale;")
+    gates, costs = lesson.compare(64).parts
+    row = rows_of(costs)["time, ms (min–max), N = 64"]
+    assert gates.mark == "live" and backend.timed == 2
+    assert row["file"].startswith("1.0000 ") and row["edited"].startswith("2.0000 ")
+    assert ("live" in {mark for cells, mark in costs.rows if "time" in cells[0]})
+    edit("online/update", "l[r] * rescale + warpSum(w)", "l[r] + warpSum(w)")
+    _, costs = lesson.compare(64).parts
+    assert rows_of(costs)["time, ms (min–max), N = 64"]["edited"] == "no time: a gate failed"
+    assert backend.timed == 3  # the file's alone
 
 
 def test_compare_is_ready_in_ten_seconds(emulated):

@@ -95,9 +95,12 @@ def compare(n=256):
         return Tables([f"Nothing to run a kernel on: {backends.probe().reason}; "
                        f"{host.available()[1]}."])
     names = [name for name in paths.PATHS if edited(name)]
+    others = [target for target in edited() if target not in edited(*names) or not names]
+    parts = [f"{', '.join(others)}: edited, but compare() runs the online and the materialised "
+             "path alone."] if others else []
     if not names:
-        return Tables(["Nothing is edited: change a %%kernel cell, run it, then compare again."])
-    parts = []
+        return Tables(parts or ["Nothing is edited: change a %%kernel cell, run it, then compare "
+                                "again."])
     with Progress() as progress:
         for name in names:
             parts += _compare(chosen, name, n, progress)
