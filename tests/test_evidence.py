@@ -93,7 +93,7 @@ def test_evidence_in_the_book_fits_the_kernels():
         assert all(o.rejected for o in item.mutants or []
                    if "barrier" not in o.mutant and o.case != "periodic")
         for f in item.facts:
-            assert f.blocks_by_driver in (None, f.blocks), f"{f.kernel}: driver {f.blocks_by_driver}"
+            assert f.blocks_by_driver in (None, f.blocks), f"{f.kernel}: {f.blocks_by_driver}"
         assert all(s.passed for s in item.sanitizer or [])
 
 

@@ -1,4 +1,4 @@
-"""Mistakes a reader makes: each is refused before a launch, with what was got and what is needed."""
+"""Mistakes a reader makes: each is refused before a launch; what was got, what is needed."""
 
 import sys
 import types
@@ -8,7 +8,6 @@ import pytest
 from lesson import backend as backends
 from lesson import cases, nvrtc, paths, results, source
 from lesson.errors import ArgumentError, GateError, InputError, LaunchError, LessonError
-
 
 
 def arrays(n=64):

@@ -129,8 +129,8 @@ def score_matrix():
     axes.set_xlabel("N, keys and queries")
     axes.set_ylabel("MiB, float32, one head")
     points = "; ".join(f"{label} at N = {crossing(mib):,.0f}" for label, mib in CAPACITIES)
-    alt = ("Memory against N on log-log axes. The score matrix grows as N squared, from 0.25 MiB at "
-           "N = 256 to 4,194,304 MiB at N = 1,048,576. The online path grows as N, from 0.25 MiB to "
-           f"1,024 MiB. The matrix outgrows {points}.")
+    alt = ("Memory against N on log-log axes. The score matrix grows as N squared, from 0.25 MiB "
+           "at N = 256 to 4,194,304 MiB at N = 1,048,576. The online path grows as N, from 0.25 "
+           f"MiB to 1,024 MiB. The matrix outgrows {points}.")
     return finish(figure, "score-matrix", alt, "Memory of one N x N score matrix against N",
                   "computed")
