@@ -4,37 +4,64 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
 from conftest import missing
-from lesson import nvrtc, paths, report, results, source, traffic
+from lesson import ladder, nvrtc, paths, report, results, source, traffic
 from lesson.occupancy import ARCHS, T4, KernelFacts, occupancy
 
 KIB = 1024
-SOURCES = [name for name in source.names() if "/" not in name]
 
 if not nvrtc.available()[0] and os.environ.get("CI") != "true":
     pytest.skip(f"nothing to compile with: {nvrtc.available()[1]}", allow_module_level=True)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_kernel_compiles_for_every_architecture(name, arch):
-    found = nvrtc.facts(source.load(name), arch)
-    assert set(found) == set(source.load(name).kernels)
-    for facts in found.values():
-        assert facts.registers <= 255 and facts.shared_bytes <= 48 * KIB
+@cache
+def facts(name):
+    """``{arch: {kernel: KernelFacts}}`` of a source on every architecture."""
+    text = source.load(name)
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(ARCHS, pool.map(lambda arch: nvrtc.facts(text, arch), ARCHS)))
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_a_t4_can_run_every_kernel(name):
-    for kernel, facts in nvrtc.facts(source.load(name), T4.arch).items():
-        threads = results.threads_of(kernel)
-        assert threads <= 1024
-        assert facts.registers * threads <= T4.registers
-        assert occupancy(facts, threads).blocks >= 1
-        assert facts.spill_bytes == 0
+@pytest.mark.parametrize("name", source.names())
+def test_every_kernel_compiles_for_every_architecture(name):
+    for found in facts(name).values():
+        assert set(found) == set(source.load(name).kernels)
+        for f in found.values():
+            assert f.registers <= 255 and f.shared_bytes <= 48 * KIB
+
+
+def launched():
+    """(source, kernel, threads, dynamic shared bytes) of every kernel that a T4 is given.
+
+    A rung of the ladder that needs more than a T4 has declares it, and is never launched there.
+    """
+    for name in paths.PATHS:
+        for kernel in source.load(name).kernels:
+            yield name, kernel, results.threads_of(kernel), 0
+    for rung in ladder.RUNGS[1:]:
+        if ladder.blocks_on(rung, T4):
+            yield rung.name, "attentionOnline", rung.threads, rung.shared
+    yield ladder.MERGE, "mergeSplits", ladder.MERGE_THREADS, 0
+
+
+@pytest.mark.parametrize("name, kernel, threads, dynamic", list(launched()))
+def test_a_t4_can_run_what_it_is_given(name, kernel, threads, dynamic):
+    f = facts(name)[T4.arch][kernel]
+    assert threads <= 1024
+    assert f.shared_bytes + dynamic <= 64 * KIB
+    assert occupancy(f, threads, T4, dynamic).blocks >= 1
+    assert f.spill_bytes == 0
+
+
+def test_the_rungs_a_t4_is_not_given_say_why():
+    left_out = [r for r in ladder.RUNGS if not ladder.blocks_on(r, T4)]
+    assert left_out and ladder.SMALL not in left_out
+    assert all(r.asynchronous or r.shared > 64 * KIB for r in left_out)
 
 
 def test_memory_at_the_largest_n_of_the_table():
