@@ -240,7 +240,7 @@ def test_fresh_inputs_are_what_their_names_say():
                 assert (np.diff(tiles, axis=1) > 0).mean() > 0.6
             elif case.name == "scores below -100":
                 assert s.max() < -100
-            elif case.name == "scores beyond +-100":
+            elif case.name == "scores beyond ±100":
                 assert s.min() < -100 and s.max() > 100
 
 

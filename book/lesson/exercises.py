@@ -53,7 +53,7 @@ FRESH = {
     "rising scores": lambda rng, n: _steered(
         rng, _by_tile(n, np.cumsum(rng.uniform(1, 3, n // BN)))),
     "scores below -100": lambda rng, n: _steered(rng, np.full(n, -rng.uniform(108, 118))),
-    "scores beyond +-100": lambda rng, n: _steered(
+    "scores beyond ±100": lambda rng, n: _steered(
         rng, _by_tile(n, rng.permutation(np.linspace(-115, 115, n // BN)))),
 }
 
@@ -416,7 +416,7 @@ def _notice(work, inputs):
     for n in _sizes(work):
         case, scores = _scores(inputs, n)
         largest = float(np.abs(scores).max())
-        work.row(f"no score beyond +-10, N = {n}", largest <= 10, f"largest {largest:.3g}",
+        work.row(f"no score beyond ±10, N = {n}", largest <= 10, f"largest {largest:.3g}",
                  "computed")
         right, _, _ = _outside(work, source.load("online"), case)
         work.row(f"the right kernel passes, N = {n}", right.passed,
