@@ -1,4 +1,4 @@
-"""The command line: python -m lesson report | record | check | launch (from the folder book)."""
+"""The command line: python -m lesson report | bench | long | record | check | launch, in book/."""
 
 import argparse
 import sys
@@ -27,6 +27,15 @@ def main(argv=None):
               "Exit code 1 if a gate failed.")
     _backend_option(sub)
 
+    sub = add("bench", _bench, "Gate every rung of the ladder on this GPU, then time the rungs and "
+              "what else computes attention in float32: CuPy's and, where it is installed, "
+              "PyTorch's. Exit code 1 if a gate failed.")
+
+    sub = add("long", _long, "Run a sequence whose score matrix cannot exist, gated on sampled "
+              "query rows; first the estimate, and without --n the size that this GPU finishes in "
+              "about ten seconds. Ctrl-C stops it between two pieces.")
+    sub.add_argument("--n", type=int, help="keys and queries, a multiple of 128")
+
     sub = add("record", _record, "Measure on this GPU and write the evidence file that the book "
               "shows. Counters need ncu, the sanitizer's part compute-sanitizer; what is not "
               "installed is left out.")
@@ -48,6 +57,7 @@ def main(argv=None):
               "what record runs under ncu and compute-sanitizer.")
     sub.add_argument("--n", type=int, default=256)
     sub.add_argument("--repeats", type=int, default=1)
+    sub.add_argument("--ladder", action="store_true", help="the rungs of the ladder instead")
     sub.add_argument("--plain-memory", action="store_true",
                      help="no memory pool, so that each buffer's bounds are checked")
 
@@ -143,7 +153,36 @@ def _launch(arguments):
     backend = backends.choose("live")
     if arguments.plain_memory:
         backend.cupy.cuda.set_allocator(None)
-    results.launch_all(backend, arguments.n, arguments.repeats)
+    if arguments.ladder:
+        from . import ladder
+
+        ladder.launch_all(backend, arguments.n)
+    else:
+        results.launch_all(backend, arguments.n, arguments.repeats)
+    return PASSED
+
+
+def _bench(arguments):
+    from . import bench
+
+    backend = backends.choose("live")
+    with Progress() as progress:
+        found = bench.measure(backend, progress)
+    print(bench.show(found, note=backend.describe()).text())
+    return PASSED
+
+
+def _long(arguments):
+    from . import impossible
+
+    backend = backends.choose("live")
+    unit = impossible.calibrate(backend)
+    print(impossible.estimates_table(backend, unit).text() + "\n", flush=True)
+    n = arguments.n or impossible.offer(backend, unit)
+    cases.check_n(n)
+    with Progress() as progress:
+        found = impossible.run(backend, n, progress, unit)
+    print(impossible.table([found], note=backend.describe()).text())
     return PASSED
 
 

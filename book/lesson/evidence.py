@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 
 from . import source
+from .bench import Bench
 from .errors import ArgumentError, EvidenceError
+from .impossible import Long
 from .results import Counters, Facts, Gate, Outcome, Time
 
 FOLDER = Path(__file__).resolve().parents[1] / "evidence"
@@ -44,8 +46,8 @@ class Evidence:
     mutants: list[Outcome] | None = None
     counters: list[Counters] | None = None
     sanitizer: list[Sanitizer] | None = None
-    bench: dict | None = None  # the ladder and what it is compared with
-    long: list[dict] | None = None  # the sequence lengths whose score matrix cannot exist
+    bench: Bench | None = None  # the ladder and what it is compared with
+    long: list[Long] | None = None  # the sequence lengths whose score matrix cannot exist
 
     @property
     def gpu(self):

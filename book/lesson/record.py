@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
@@ -23,6 +24,7 @@ from .table import mark_html
 
 LONG_CASES = ("periodic", "spike-late", "random")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+SANITIZED = (("all kernels",), ("the ladder", "--ladder"))  # what is launched, and by which options
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum")
 
 
@@ -66,7 +68,7 @@ def record(progress, bench=True, long=True, tools=True):
         from . import impossible
 
         names += [n for n in source.names() if n.startswith("ladder/")]
-        ladder_bench = comparison.record(backend, progress) if bench else None
+        ladder_bench = comparison.record(backend, progress, tools) if bench else None
         ladder_long = impossible.record(backend, progress) if long else None
     return evidence.Evidence(
         format=evidence.FORMAT,
@@ -140,16 +142,20 @@ def sanitize(progress, n=128):
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return None
-    rows = []
-    for name in SANITIZERS:
-        progress(f"compute-sanitizer {name}", 0, 1)
+
+    def one(name, target, *options):
         run = subprocess.run([tool, "--tool", name, "--error-exitcode", "9",
-                              *_lesson("launch", "--n", str(n), "--plain-memory")],
+                              *_lesson("launch", "--n", str(n), "--plain-memory", *options)],
                              capture_output=True, text=True, timeout=900)
         found = re.findall(r"========= (.*SUMMARY.*)", run.stdout + run.stderr)
-        rows.append(evidence.Sanitizer(name, f"all kernels, periodic, N = {n}",
-                                       run.returncode == 0 and bool(found),
-                                       found[-1].strip() if found else "no summary"))
+        return evidence.Sanitizer(name, f"{target}, periodic, N = {n}",
+                                  run.returncode == 0 and bool(found),
+                                  found[-1].strip() if found else "no summary")
+
+    progress("compute-sanitizer", 0, 1)
+    with ThreadPoolExecutor(len(SANITIZERS)) as pool:  # they wait for compilers, not for the GPU
+        jobs = [pool.submit(one, name, *target) for target in SANITIZED for name in SANITIZERS]
+        rows = [job.result() for job in jobs]
     failed = [row for row in rows if not row.passed]
     if failed:
         raise GateError("compute-sanitizer: " + "; ".join(f"{r.tool}: {r.summary}" for r in failed))
