@@ -361,9 +361,14 @@ uint3 block_at(unsigned time) {
                  unsigned(id / gridDim.x / gridDim.y)};
 }
 
-[[noreturn]] void report_race(bool global, size_t address, int buffer, bool write, size_t pc,
-                              bool other_write, unsigned other_time, unsigned other_thread,
-                              unsigned other_pc) {
+// The first race of a block is kept until the block has ended: where the kernel does not get there,
+// the divergent barrier or the access that stopped it is what a reader must hear of.
+char g_race[sizeof g_json];
+size_t g_race_length = 0;
+
+void report_race(bool global, size_t address, int buffer, bool write, size_t pc, bool other_write,
+                 unsigned other_time, unsigned other_thread, unsigned other_pc) {
+    if (g_race_length) return;
     begin_report("race");
     put_thread("thread", g_current);
     put_thread("other_thread", int(other_thread));
@@ -374,6 +379,12 @@ uint3 block_at(unsigned time) {
         put(", \"buffer\": %d, \"offset\": %zu", buffer, address - g_buffers[buffer].address);
     else
         put(", \"shared\": %zu", address - g_shared);
+    memcpy(g_race, g_json, g_race_length = g_length);
+}
+
+void send_race() {
+    if (!g_race_length) return;
+    memcpy(g_json, g_race, g_length = g_race_length);
     send();
 }
 
@@ -779,6 +790,7 @@ int main(int, char **argv) {
         for (unsigned long long i = 0; i < blocks; i++) {
             setitimer(ITIMER_REAL, &tick, nullptr);
             run_block(sequence[i]);
+            send_race();
             ++*progress;
         }
         itimerval off = {};
