@@ -85,7 +85,7 @@ function narrate(state, t) {
 
 function verdictText({ passed, fraction }) {
   if (Number.isNaN(fraction)) return "Gate: failed, not finite";
-  return `Gate: ${passed ? "passed" : "failed"} at ${format(fraction, 3)}`;
+  return `Gate: ${passed ? "passed" : "failed"} at ${format(fraction, 2)}`;
 }
 
 function render({ model, el }) {
@@ -380,9 +380,11 @@ function render({ model, el }) {
   }
 
   // ---- the bars as sliders: one focusable element per key, over the picture
+  let drawn = []; // what the sliders show: a step changes none of it
   function drawSliders() {
-    if (captured) return;
-    const p = place;
+    const p = place, now = [scores, p.tile, width, key, ...range];
+    if (captured || now.every((x, i) => x === drawn[i])) return;
+    drawn = now;
     if (sliders.childElementCount !== p.n) {
       sliders.replaceChildren(...span(0, p.n).map((j) => element("div", {
         role: "slider", "aria-orientation": "vertical", "aria-valuemin": -SCORE_LIMIT, "aria-valuemax": SCORE_LIMIT,
