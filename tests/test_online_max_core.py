@@ -4,9 +4,11 @@ import gzip
 import html.parser
 import json
 import subprocess
+import sys
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from lesson import ArgumentError
 from lesson.gate import tolerance
 from lesson.online_max import CASES, FAULTS, case_scores, key_values, walk
@@ -250,3 +252,12 @@ def test_joined_module_is_valid(widget, tmp_path):
     done = subprocess.run([node(), "--check", str(file)], capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_walk_needs_numpy_alone():
+    code = ("import sys; sys.modules.update(anywidget=None, ipywidgets=None, traitlets=None)\n"
+            "from lesson.online_max import walk, case_scores\n"
+            "print(walk(case_scores('flat')).verdict.passed)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "book", capture_output=True,
+                          text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
