@@ -255,7 +255,7 @@ _AROUND = {
     "swizzle": lambda: _k_tile(keep_bm=True),
     "registers": lambda: _gap("score"),
     "tile": lambda: _k_tile(keep_bm=False),
-    "bytes": lambda: _gap("update"),
+    "bytes": lambda: _gap("load"),
     "merge": lambda: ("", _MERGE),
 }
 
