@@ -10,7 +10,7 @@ import lesson
 import pytest
 from conftest import ROOT
 from lesson import backend as backends
-from lesson import colab, evidence, notebooks, nvrtc, report, results, run_all
+from lesson import bench, colab, evidence, impossible, notebooks, nvrtc, report, results, run_all
 from lesson.errors import ArgumentError, GateError
 
 needs_nvrtc = pytest.mark.skipif(not nvrtc.available()[0], reason="no NVRTC: nothing to record")
@@ -105,7 +105,8 @@ def described():
 
 KINDS = {"Evidence": evidence.Evidence, "Gate": results.Gate, "Time": results.Time,
          "Facts": results.Facts, "Outcome": results.Outcome, "Counters": results.Counters,
-         "Sanitizer": evidence.Sanitizer}
+         "Sanitizer": evidence.Sanitizer, "Bench": bench.Bench, "Ceiling": bench.Ceiling,
+         "Row": bench.Row, "RungCounters": bench.RungCounters, "Long": impossible.Long}
 
 
 def in_words(kind):
