@@ -61,6 +61,13 @@ def test_a_t4_owner_records_and_the_tables_show_it(t4, monkeypatch):
         assert "Tesla T4" in where and "H200" in where
 
 
+def test_a_t4_is_given_the_rungs_it_can_run():
+    gpu = T4(run_all.kernel_ms(run_all.recorded()))
+    gates = bench.gate_rungs(gpu, lambda *_: None, gated=((256, ("random", "spike-late")),))
+    assert {g.path for g in gates} == {"online", "ladder/02_registers", "ladder/13_small"}
+    assert all(g.passed for g in gates)
+
+
 @needs_nvrtc
 def test_a_wrong_kernel_leaves_no_file(t4, monkeypatch):
     monkeypatch.setattr(run_all.model, "online", lambda q, k, v: 0 * v)

@@ -98,9 +98,9 @@ def share(row, ceiling):
     return flops(row.n, row.heads) / (row.median_ms * 1e9) / ceiling.tflops
 
 
-def gate_rungs(backend, progress, which=ladder.RUNGS, gated=GATED):
-    """Gates of every rung on every case and N of ``gated``."""
-    rows = []
+def gate_rungs(backend, progress, which=None, gated=GATED):
+    """Gates of every rung that runs here, or of ``which``, on every case and N of ``gated``."""
+    which, rows = which or ladder.runnable(backend), []
     for n, names in gated:
         for i, name in enumerate(names):
             progress(f"gates of the ladder, N = {n}", i, len(names))
@@ -274,7 +274,7 @@ def facts_of(backend):
     """Facts of every rung as compiled for this GPU."""
     gpu, _ = ladder.device_gpu(backend)
     return [_facts_row(r, backend.compile(source.load(r.name)).facts("attentionOnline"), gpu)
-            for r in ladder.RUNGS]
+            for r in ladder.runnable(backend)]
 
 
 def t4_facts():
@@ -300,7 +300,7 @@ def measure(backend, progress, ns=BENCH_N, all_heads=HEADS, gated=GATED):
         for n in ns:
             progress(f"comparison, {heads} heads, N = {n}", 0, 1)
             inputs = _Inputs(n, heads)
-            rows += [time_rung(backend, r, inputs) for r in ladder.RUNGS
+            rows += [time_rung(backend, r, inputs) for r in ladder.runnable(backend)
                      if heads == 1 or r.heads]
             rows.append(time_rung(backend, "best", inputs))
             callers = [partial(time_cupy, backend, inputs)]
@@ -310,6 +310,11 @@ def measure(backend, progress, ns=BENCH_N, all_heads=HEADS, gated=GATED):
                     rows.append(caller())
                 except GateError as error:  # not the lesson's: said, and the others go on
                     refused.append(str(error))
+                except Exception as error:  # CuPy's and PyTorch's share no class but this name
+                    if type(error).__name__ != "OutOfMemoryError":
+                        raise
+                    what = caller.func.__name__.removeprefix("time_")
+                    refused.append(f"{what}, {heads} heads, N = {n}: {error}".splitlines()[0])
                 backend.cupy.get_default_memory_pool().free_all_blocks()
     return Bench(versions, top, gates, rows, facts_of(backend), refused)
 
@@ -330,8 +335,8 @@ _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 _UNITS = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
-def counters(n=4096):
-    """RungCounters of every rung by ncu, or None where it is not installed or may not count."""
+def counters(rungs, n=4096):
+    """RungCounters of the rungs by ncu, or None where it is not installed or may not count."""
     ncu = shutil.which("ncu")
     if ncu is None:
         return None
@@ -341,10 +346,10 @@ def counters(n=4096):
          "--clock-control", "none", "--kernel-name", "attentionOnline", sys.executable, "-m",
          "lesson", "launch", "--ladder", "--n", str(n)],
         capture_output=True, text=True, timeout=600)
-    return parse_counters(run.stdout, n)
+    return parse_counters(run.stdout, n, rungs)
 
 
-def parse_counters(text, n):
+def parse_counters(text, n, rungs=ladder.RUNGS):
     """RungCounters from ncu's raw CSV, one launch a rung in their order; None if it has others."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if len(lines) < 3:
@@ -352,10 +357,10 @@ def parse_counters(text, n):
     head, units, *body = csv.reader(io.StringIO("\n".join(lines)))
     column = {name: i for i, name in enumerate(head)}
     wanted = [m for names in _METRICS.values() for m in names]
-    if len(body) != len(ladder.RUNGS) or any(m not in column for m in wanted):
+    if len(body) != len(rungs) or any(m not in column for m in wanted):
         return None
     found = []
-    for r, row in zip(ladder.RUNGS, body):
+    for r, row in zip(rungs, body):
         def value(metric, row=row):
             i = column[metric]
             return float(row[i].replace(",", "")) * _UNITS.get(units[i], 1)
@@ -375,7 +380,7 @@ def record(backend, progress, tools=True):
     found = measure(backend, progress)
     if tools:
         progress("hardware counters of the ladder", 0, 1)
-        found = replace(found, counters=counters())
+        found = replace(found, counters=counters(ladder.runnable(backend)))
     return found
 
 

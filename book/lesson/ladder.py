@@ -279,10 +279,16 @@ def run(backend, which, case, splits=None):
     return planned.run(), planned
 
 
+def runnable(backend):
+    """The rungs that a backend's device can run: on a T4 those without cp.async, in 64 KiB."""
+    gpu, _ = device_gpu(backend)
+    return tuple(r for r in RUNGS if blocks_on(r, gpu))
+
+
 def launch_all(backend, n=128, which=None):
-    """Launch every rung, or one, on ``periodic``: what the profilers watch."""
+    """Launch every rung that runs here, or one, on ``periodic``: what the profilers watch."""
     case = cases.make("periodic", n)
-    for r in RUNGS if which is None else (rung(which),):
+    for r in runnable(backend) if which is None else (rung(which),):
         run(backend, r, case, min(2, n // r.bn) if r.splits and n <= 256 else None)
 
 
