@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import lesson
 import nbformat
 import pytest
 from conftest import ROOT, missing
-from lesson import cases, host, nvrtc, report, source
+from lesson import backend, cases, host, nvrtc, report, source
 from lesson.compare import one, one_order
 from lesson.edits import current, edited, find, replace, targets
 from lesson.errors import ArgumentError, CompileError, LessonError
@@ -45,6 +46,17 @@ def no_edits():
     yield
     lesson.reset()
     assert not edited()
+
+
+CHOOSE = backend.choose
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    """The same tests on every machine: emulated, also where there is a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # for the notebooks' kernels
+    if host.available()[0]:
+        monkeypatch.setattr(backend, "choose", lambda kind=None: CHOOSE(kind or "emulated"))
 
 
 def edit(target, old, new):
@@ -452,18 +464,31 @@ class Pretend(host.HostBackend):
 
 
 def test_compare_times_both_on_a_gpu_and_never_a_wrong_kernel(emulated, monkeypatch):
-    backend = Pretend()
-    monkeypatch.setattr(lesson.compare.__globals__["backends"], "choose", lambda kind=None: backend)
+    pretend = Pretend()
+    monkeypatch.setattr(backend, "choose", lambda kind=None: pretend)
     edit("online/score", "s *= scale;", "s = s * scale;")
     gates, costs = lesson.compare(64).parts
     row = rows_of(costs)["time, ms (min–max), N = 64"]
-    assert gates.mark == "live" and backend.timed == 2
+    assert gates.mark == "live" and pretend.timed == 2
     assert row["file"].startswith("1.0000 ") and row["edited"].startswith("2.0000 ")
     assert ("live" in {mark for cells, mark in costs.rows if "time" in cells[0]})
     edit("online/update", "l[r] * rescale + warpSum(w)", "l[r] + warpSum(w)")
     _, costs = lesson.compare(64).parts
     assert rows_of(costs)["time, ms (min–max), N = 64"]["edited"] == "no time: a gate failed"
-    assert backend.timed == 3  # the file's alone
+    assert pretend.timed == 3  # the file's alone
+
+
+def test_compare_on_a_gpu_tells_of_a_race_that_the_emulator_sees(emulated, monkeypatch):
+    pretend = Pretend()
+    monkeypatch.setattr(backend, "choose", lambda kind=None: pretend)
+    edit("online/update", "        __syncthreads();", "        ")
+    whole = current("online").text
+    # What the GPU runs passes its gates here: only the counting run beside it sees the race.
+    monkeypatch.setattr(Pretend, "compile", lambda self, text: host.HostBackend.compile(
+        self, source.load("online") if text.text == whole else text))
+    gates, costs = lesson.compare(128).parts
+    assert gates.footer == "all cases passed their gates"
+    assert costs.footer.startswith("Emulated beside it: attentionOnline has a race on")
 
 
 def test_compare_is_ready_in_ten_seconds(emulated):
@@ -473,6 +498,23 @@ def test_compare_is_ready_in_ten_seconds(emulated):
     lesson.compare(256)
     after = os.times()
     assert sum(after[:4]) - sum(before[:4]) < 20
+
+
+def test_compare_is_ready_in_two_seconds_on_a_gpu(monkeypatch):
+    """All cases at N = 256 and both times, after the first compilation."""
+    found = backend.probe()
+    if not found.gpu:
+        pytest.skip(f"no GPU here: {found.reason}")
+    monkeypatch.setattr(backend, "choose", CHOOSE)
+    edit("online/score", "s *= scale;", "s = s * scale;")
+    lesson.compare(256)
+    lesson.reset()
+    edit("online/score", "s *= scale;", "s = scale * s;")
+    start = time.perf_counter()
+    gates, costs = lesson.compare(256).parts
+    assert time.perf_counter() - start < 2
+    assert gates.mark == "live" and gates.footer == "all cases passed their gates"
+    assert "time, ms (min–max), N = 256" in rows_of(costs)
 
 
 def test_recorded_results_do_not_pass_for_an_edited_kernels(monkeypatch):

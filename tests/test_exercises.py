@@ -109,6 +109,17 @@ def test_a_solution_differs_from_its_stub_in_the_marked_place_only(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_stub_says_how_long_the_answer_is(name):
+    _, stubs, (solution,) = SECTIONS[name]
+    said = re.findall(rf"{BEGIN}, (?:about )?(\d+) lines?$", solution, re.M)
+    if not said:  # lines to change, or places of which some stay empty
+        assert "change these lines" in stubs[-1] or "at most 1 line" in stubs[-1]
+        return
+    marked = len(solution.splitlines()) - len(outside(solution))
+    assert [int(number) for number in said] == [marked]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_answer_stands_nowhere_else(name):
     """Neither the checker nor the chapter's metadata nor a stub holds a line of a solution."""
     chapter = json.loads(CHAPTER.read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@
     lesson.count_bytes(4096)             bytes, before any time
     lesson.gate("online", "spike-late")  is it attention?
     lesson.table()                       gates and times
+    lesson.compare()                     an edited kernel beside the file
 
 Importing needs NumPy alone; CuPy, matplotlib and the widget are imported when first used.
 Some verbs share the name of a module (gate, table, mutants): inside the package write

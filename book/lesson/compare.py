@@ -8,7 +8,7 @@ from functools import lru_cache
 from . import backend as backends
 from . import cases, explain, host, nvrtc, paths, results, source
 from .edits import current, edited, note
-from .errors import InputError, RaceError
+from .errors import InputError, LaunchError, RaceError
 from .gate import Verdict, judge
 from .progress import Progress
 from .reference import attention
@@ -193,8 +193,11 @@ def _count(table, backend, path, n, file, mine, before, after):
         if not host.available()[0]:
             return
         n, counter, case = COUNTED_N, one_order(), cases.make("periodic", COUNTED_N)
-        first = {"before": paths.run(counter, path, case, file)[1].counts,
-                 "after": paths.run(counter, path, case, mine)[1].counts}
+        first = {"before": paths.run(counter, path, case, file)[1].counts, "after": {}}
+        try:
+            first["after"] = paths.run(counter, path, case, mine)[1].counts
+        except (LaunchError, InputError) as error:  # a race that the GPU did not show, say
+            table.footer = "\n".join(filter(None, (table.footer, f"Emulated beside it: {error}")))
     for kernel, counts in first["before"].items():
         for what in ("loads_bytes", "stores_bytes"):
             other = first["after"].get(kernel)
