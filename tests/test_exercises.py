@@ -10,6 +10,7 @@ from conftest import ROOT
 from lesson import exercises, host, nvrtc
 from lesson.edits import answers
 from lesson.errors import ArgumentError, CompileError, LessonError
+from lesson.source import from_text
 
 CHAPTER = ROOT / "book/07-exercises.ipynb"
 BEGIN, END = "your code", "end of your code"
@@ -253,6 +254,30 @@ def test_fresh_inputs_are_what_their_names_say():
                 assert s.max() < -100
             elif case.name == "scores beyond ±100":
                 assert s.min() < -100 and s.max() > 100
+
+
+def passes(emulated, index):
+    """(passes, passes without conflicts) of 2 warps that read word ``index`` of shared memory."""
+    text = f'''extern "C" __global__ void f(float* x) {{
+        __shared__ float tile[4096];
+        for (int i = threadIdx.x; i < 4096; i += 64) tile[i] = i;
+        __syncthreads();
+        const int lane = threadIdx.x % 32;
+        x[threadIdx.x] = tile[{index}]; }}'''
+    program = emulated.compile(from_text(text, "banks.cu"))
+    found = program.shared_accesses("f", (1,), (64,), (emulated.full((64,), 0),))
+    read, = (access for access in found if "x[threadIdx.x]" in access.line)
+    store, = (access for access in found if "tile[i] = i" in access.line)
+    assert (store.wavefronts, store.ideal) == (128, 128)  # 64 rounds of 2 warps
+    return read.wavefronts, read.ideal
+
+
+@pytest.mark.parametrize("index, conflict", [
+    ("lane", 1), ("2 * lane", 2), ("3 * lane", 1), ("8 * lane", 8), ("32 * lane", 32),
+    ("33 * lane", 1), ("64 * lane", 32), ("65 * lane", 1), ("64 * lane + lane", 1),
+    ("17 * lane", 1), ("7", 1), ("lane / 2", 1), ("32 * (lane % 2)", 2)])
+def test_bank_conflicts_are_those_of_32_banks_of_one_word(emulated, index, conflict):
+    assert passes(emulated, index) == (2 * conflict, 2)
 
 
 def test_a_mistake_in_the_cell_is_reported_in_its_lines():
