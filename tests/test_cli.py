@@ -56,7 +56,8 @@ def test_check_passes_the_lessons_own_kernels(emulated, tmp_path, capsys):
     ("s *= scale;", "s *= scale", 2, "mine.cu, line"),
     ("o[row * D + lane] = o0", "o[(row + 64 * n) * D + lane] = o0", 2, "attentionOnline"),
     ("__syncthreads();   // the tiles", "if (warp) __syncthreads();   // the tiles", 2, "barrier"),
-    ("for (int r = 0; r < R; ++r) {\n            const", "while (n) { int r = 0; const", 2, "does a loop never end"),
+    ("for (int r = 0; r < R; ++r) {\n            const", "while (n) { int r = 0; const", 2,
+     "does a loop never end"),
 ])
 def test_check_says_what_is_wrong(emulated, tmp_path, capsys, monkeypatch, old, new, code, words):
     assert old in ONLINE
