@@ -138,7 +138,8 @@ def test_every_chapter_runs_on_a_t4_in_three_minutes():
     """Also a run of every chapter's live branch, on the stand-in."""
     counts = run_all.count_all()
     said = run_all.in_page()
-    assert list(said) == list(counts) == [path.stem for path in notebooks.chapters()]
+    assert list(said) == list(counts), "record-your-gpu.md: make estimate writes a row a chapter"
+    assert list(counts) == [path.stem for path in notebooks.chapters()]
     for name, c in counts.items():
         seconds = run_all.total_s(c)
         assert seconds < 180, name

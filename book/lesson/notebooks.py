@@ -31,7 +31,7 @@ KEPT = ("mystnb", "tags")  # cell metadata that a chapter's author writes
 
 def chapters():
     """The notebooks of the book, in order."""
-    return sorted(BOOK.glob("*.ipynb"))
+    return sorted(BOOK.glob("[!.]*.ipynb"))  # not what an editor keeps beside them
 
 
 def canonical(text, setup=None):
