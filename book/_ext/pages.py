@@ -4,6 +4,7 @@ import base64
 import html
 import re
 import shutil
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def fill_context(app, pagename, templatename, context, doctree):
     context["maths"] = "<math" in context.get("body", "")
     if "body" in context:
         # A code block may scroll, so the keyboard must reach it.
-        context["body"] = context["body"].replace(
+        context["body"] = distinct(context["body"]).replace(
             '<div class="highlight"><pre>', '<div class="highlight"><pre tabindex="0">'
         )
     if source is None:
@@ -115,6 +116,18 @@ def fill_context(app, pagename, templatename, context, doctree):
         context["edit_url"] = f"{options['repository_url']}/edit/{branch}/{file}"
     if pagename == config.root_doc:
         context["doors"] = doors(app)
+
+
+def distinct(body):
+    """The page with a number behind each region's name that an earlier one has: a cell run twice."""
+    seen = Counter()
+
+    def number(match):
+        seen[match[2]] += 1
+        again = f" ({seen[match[2]]})" if seen[match[2]] > 1 else ""
+        return f'{match[1]}{match[2]}{again}"'
+
+    return re.sub(r'(role="region"[^>]*? aria-label=")([^"]*)"', number, body)
 
 
 def colab(app, source):

@@ -382,7 +382,7 @@ def _tables_for(backend, n, progress):
     breakdown = Table(f"Time by kernel, N = {n}", ["kernel", "time, ms (min–max)", "where"])
     ratios = Table(f"Materialised over online, N = {n}",
                    ["ratio", "bytes, compulsory", "bytes, requested", "time", "where"])
-    failures, pairs = [], []
+    failures = []
     if backend is not None and not live and n > results.EMULATED_N[0]:
         # One order of threads: at the smallest N these kernels have passed under all of them.
         backend = type(backend)(orders=backend.orders[:1])
@@ -400,7 +400,6 @@ def _tables_for(backend, n, progress):
               "not timed: no GPU")
         _breakdown(breakdown, times, "live", where_)
         _ratios(ratios, times, n, "live", where_)
-        pairs.append(f"pair gate, {where_}: fraction {rows[-1].fraction:.3f}")
     for item in _usable():
         rows = [g for g in item.gates if g.case == "periodic" and g.n == n]
         times = {t.what: t for t in item.times if t.n == n}
@@ -408,9 +407,7 @@ def _tables_for(backend, n, progress):
         _rows(table, rows, times, "recorded", where_, "not timed")
         _breakdown(breakdown, times, "recorded", where_)
         _ratios(ratios, times, n, "recorded", where_)
-        pairs += [f"pair gate, {where_}: fraction {g.fraction:.3f}"
-                  for g in rows if g.path == results.PAIR]
-    table.footer = "\n".join([*failures, *pairs])
+    table.footer = "\n".join(failures)
     if not table.rows:
         table.footer = NO_EVIDENCE
     return [p for p in (table, breakdown, ratios) if p is table or p.rows], failures
@@ -421,6 +418,8 @@ def _rows(table, gates, times, mark, where_, untimed):
         if g.path in paths.PATHS:
             time = ms(times[g.path]) if g.passed and g.path in times else untimed
             table.add(mark, g.path, f"{g.max_abs_error:.1e}", f"{g.fraction:.3f}", time, where_)
+        if g.path == results.PAIR:  # two outputs compared: nothing ran, so there is no time
+            table.add(mark, g.path, f"{g.max_abs_error:.1e}", f"{g.fraction:.3f}", "–", where_)
 
 
 def _breakdown(table, times, mark, where_):

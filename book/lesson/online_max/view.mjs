@@ -185,7 +185,7 @@ function render({ model, el }) {
   const table = element("table", { class: "om-state om-bars" });
   const final = element("div", { class: "om-final" });
   const numbers = element("div", { class: "om-numbers" }, rules, element("div", {}, table, final));
-  const log = element("div", { class: "om-scroll", tabindex: 0, role: "region", "aria-label": "All tiles" });
+  const log = element("div", { class: "om-scroll", tabindex: 0, role: "group", "aria-label": "All tiles" });
   const details = element("details", { ontoggle: () => drawLog() }, element("summary", {}, "All tiles as a table"), log);
   const mark = captured ? captured.mark : "computed";
   const source = element("p", { class: "om-note" }, element("span", { class: `mark mark-${mark}` }, mark), " ",

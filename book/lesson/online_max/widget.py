@@ -264,7 +264,8 @@ def _fallback(widget):
     return (
         f"<p>The online maximum, {html.escape(what)}, after the last tile.</p>"
         + _svg(walk)
-        + '<div class="om-scroll"><table class="om-state"><thead><tr>'
+        + '<div class="om-scroll" tabindex="0" role="group" aria-label="All tiles">'
+        '<table class="om-state"><caption>All tiles</caption><thead><tr>'
         + "".join(f'<th scope="col">{h}</th>' for h in head)
         + f"</tr></thead><tbody>{rows}</tbody></table></div>"
         f"<p>o / l = {answer}; in three passes {wanted}. Gate: {outcome}.</p>"

@@ -26,16 +26,14 @@
     }
   });
 
-  // A box that might scroll is a stop for the Tab key; one that does not is none.
-  const scrolls = document.querySelectorAll(".lesson-scroll, .highlight > pre");
-  const stops = () => {
-    for (const box of scrolls) {
-      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
-      else box.removeAttribute("tabindex");
-    }
+  // A box that might scroll is a stop for the Tab key; one that does not is none. Sizes change with
+  // the window, and with a <details> that opens.
+  const stop = (box) => {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    else box.removeAttribute("tabindex");
   };
-  stops();
-  addEventListener("resize", stops);
+  const watch = new ResizeObserver((changes) => changes.forEach((change) => stop(change.target)));
+  document.querySelectorAll(".lesson-scroll, .highlight > pre").forEach((box) => watch.observe(box));
 
   if (!navigator.clipboard) return;
   for (const pre of document.querySelectorAll(".highlight > pre")) {
