@@ -74,6 +74,7 @@ def choose_cache(app, config):
 
 def execute(app, env, docnames):
     """Fill the cache, several chapters at a time; myst-nb then finds every one in it."""
+    os.environ["LESSON_SEED"] = "1"  # exercises draw new inputs each time, but not for a page
     cache = get_cache(app.config.nb_execution_cache_path)
     todo = []
     for name in sorted(docnames):

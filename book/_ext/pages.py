@@ -119,7 +119,7 @@ def fill_context(app, pagename, templatename, context, doctree):
 
 
 def distinct(body):
-    """The page with a number behind each region's name that an earlier one has: a cell run twice."""
+    """The page with a number behind a region's name that an earlier one has: a cell run twice."""
     seen = Counter()
 
     def number(match):
