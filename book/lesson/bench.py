@@ -5,6 +5,7 @@ gate before it was timed and again after.
 """
 
 import csv
+import ctypes
 import io
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from . import cases, ladder, nvrtc, source
-from .errors import GateError
+from .errors import GateError, LessonError
 from .gate import judge
 from .occupancy import T4, occupancy
 from .reference import attention
@@ -161,22 +162,61 @@ def time_rung(backend, which, inputs):
     return _row(what, r.number, inputs, planned.splits, fraction, t)
 
 
-def time_cupy(backend, inputs):
-    """Row of three CuPy calls: matmul and matmul through cuBLAS, softmax between them."""
+class Sgemm:
+    """cuBLAS's product of float32 matrices in row-major order, on the current stream.
+
+    CuPy's matmul calls the same routine, but not while a CUDA graph is captured; this does. Default
+    math mode: no TF32.
+    """
+
+    def __init__(self, cp):
+        self.cp = cp
+        cp.cuda.device.get_cublas_handle()  # loads the library
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            loaded = [line.split()[-1] for line in maps if "/libcublas.so" in line]
+        if not loaded:
+            raise LessonError("CuPy's cuBLAS is not where this Linux keeps loaded libraries: "
+                              "the comparison needs it")
+        self.lib, self.handle = ctypes.CDLL(loaded[0]), ctypes.c_void_p()
+        self._call("cublasCreate_v2", ctypes.byref(self.handle))
+        self._call("cublasSetMathMode", self.handle, 0)
+        self.workspace = cp.empty(32 << 20, np.uint8)  # so that none is allocated in a capture
+
+    def _call(self, name, *arguments):
+        status = getattr(self.lib, name)(*arguments)
+        if status:
+            raise LessonError(f"{name} failed with status {status}")
+
+    def __call__(self, a, b, out, alpha=1.0, transpose=False):
+        """out = alpha a b, or alpha a b^T; a (.., m, k), b (.., k, n) or (.., n, k), contiguous."""
+        (m, k), n = a.shape[-2:], out.shape[-1]
+        stream = self.cp.cuda.get_current_stream().ptr
+        self._call("cublasSetStream_v2", self.handle, ctypes.c_void_p(stream))
+        self._call("cublasSetWorkspace_v2", self.handle, ctypes.c_void_p(self.workspace.data.ptr),
+                   ctypes.c_size_t(self.workspace.nbytes))
+
+        def matrix(x, width):  # pointer, width of a line, distance to the next head
+            return ctypes.c_void_p(x.data.ptr), width, ctypes.c_longlong(x.shape[-2] * x.shape[-1])
+
+        # cuBLAS counts by columns: out^T = b^T a^T.
+        self._call("cublasSgemmStridedBatched", self.handle, int(transpose), 0, n, m, k,
+                   ctypes.byref(ctypes.c_float(alpha)), *matrix(b, k if transpose else n),
+                   *matrix(a, k), ctypes.byref(ctypes.c_float(0.0)), *matrix(out, n),
+                   a.size // (m * k))
+
+
+def time_cublas(backend, sgemm, inputs):
+    """Row of three calls: a product and a product by cuBLAS, CuPy's softmax between them."""
     cp = backend.cupy
     from cupyx.scipy.special import softmax
 
-    what = "CuPy: matmul, softmax, matmul"
-    # Scaled and transposed beforehand: what is timed is three calls.
-    q, k, v = (cp.asarray(x) for x in (inputs.q * np.float32(ladder.D**-0.5), inputs.k, inputs.v))
-    k = cp.ascontiguousarray(k.transpose(0, 2, 1))
+    what = "cuBLAS, CuPy softmax, cuBLAS"
+    q, k, v = (cp.asarray(x) for x in (inputs.q, inputs.k, inputs.v))
     s, o = cp.empty((inputs.heads, inputs.n, inputs.n), np.float32), cp.full_like(v, np.nan)
-    if inputs.heads == 1:
-        q, k, v, s, o = (x[0] for x in (q, k, v, s, o))
 
     def call():
-        cp.matmul(q, k, out=s)
-        cp.matmul(softmax(s, axis=-1), v, out=o)
+        sgemm(q, k, s, ladder.D**-0.5, transpose=True)
+        sgemm(softmax(s, axis=-1), v, o)
 
     call()
     backend.synchronize(what)
@@ -260,13 +300,13 @@ def time_torch(what, call, inputs):
     return _row(what, 0, inputs, 1, fraction, t)
 
 
-def ceiling(backend):
+def ceiling(backend, sgemm):
     """The SGEMM rate of this GPU, now."""
     cp, n = backend.cupy, CEILING_N
     rng = cp.random.default_rng(2026)
     a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     c = cp.empty((n, n), np.float32)
-    t = backend.time(lambda: cp.matmul(a, b, out=c), "SGEMM", runs=2)
+    t = backend.time(lambda: sgemm(a, b, c), "SGEMM", runs=2)
     return Ceiling(n, 2 * n**3 / (t.median * 1e9), t.median, t.low, t.high, len(t.rounds_ms))
 
 
@@ -292,7 +332,8 @@ def _facts_row(r, f, gpu):
 def measure(backend, progress, ns=BENCH_N, all_heads=HEADS, gated=GATED):
     """Gate every rung, then time everything. Returns a Bench; raises GateError."""
     gates = ensure_passed(gate_rungs(backend, progress, gated=gated))
-    top = ceiling(backend)
+    sgemm = Sgemm(backend.cupy)
+    top = ceiling(backend, sgemm)
     torch_calls, versions = torch_callers()
     versions["cupy"] = backend.cupy.__version__
     rows, refused = [], []
@@ -303,7 +344,7 @@ def measure(backend, progress, ns=BENCH_N, all_heads=HEADS, gated=GATED):
             rows += [time_rung(backend, r, inputs) for r in ladder.runnable(backend)
                      if heads == 1 or r.heads]
             rows.append(time_rung(backend, "best", inputs))
-            callers = [partial(time_cupy, backend, inputs)]
+            callers = [partial(time_cublas, backend, sgemm, inputs)]
             callers += [partial(time_torch, *item, inputs) for item in torch_calls.items()]
             for caller in callers:
                 try:
