@@ -6,6 +6,7 @@
     lesson.gate("online", "spike-late")  is it attention?
     lesson.table()                       gates and times
     lesson.compare()                     an edited kernel beside the file
+    lesson.rung(3)                       a rung of the ladder: prediction, difference, measurement
 
 Importing needs NumPy alone; CuPy, matplotlib and the widget are imported when first used.
 Some verbs share the name of a module (gate, table, mutants): inside the package write
@@ -28,7 +29,9 @@ from .verbs import (
     battery,
     case,
     check,
+    choice,
     compare,
+    comparison,
     count_bytes,
     counted,
     device,
@@ -40,23 +43,40 @@ from .verbs import (
     gates,
     geometry,
     limits,
+    long_estimates,
+    long_runs,
+    merge_properties,
     mutants,
+    plot_roofline,
+    plot_rungs,
     plot_score_matrix,
+    plot_times,
     record,
+    rescales,
     reset,
+    run_long,
+    rung,
+    rung_counters,
+    rung_gate,
+    rung_times,
     save,
     score_matrix,
+    splits,
     summary,
+    t4_times,
     table,
     trace,
 )
 
 __all__ = [
-    "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError", "LaunchError",
-    "LessonError", "RaceError", "bank_conflicts", "battery", "case", "check", "compare",
-    "count_bytes", "counted", "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula",
-    "gates", "geometry", "limits", "mutants", "plot_score_matrix", "record", "reset", "save",
-    "score_matrix", "summary", "table", "trace", "OnlineMax",
+    "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError",
+    "LaunchError", "LessonError", "RaceError", "bank_conflicts", "battery", "case", "check",
+    "choice", "compare", "comparison", "count_bytes", "counted", "device", "edits", "facts",
+    "facts_by_arch", "gate", "gate_formula", "gates", "geometry", "limits", "long_estimates",
+    "long_runs", "merge_properties", "mutants", "plot_roofline", "plot_rungs", "plot_score_matrix",
+    "plot_times", "record", "rescales", "reset", "run_long", "rung", "rung_counters", "rung_gate",
+    "rung_times", "save", "score_matrix", "splits", "summary", "t4_times", "table", "trace",
+    "OnlineMax",
 ]
 
 register()  # %%kernel, where this is a notebook

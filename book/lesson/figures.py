@@ -31,8 +31,11 @@ class Figure:
         self.svg, self.alt, self.caption, self.mark, self.note = svg, alt, caption, mark, note
         self.name = name
 
-    def __repr__(self):
+    def text(self):
+        """The figure for a terminal."""
         return f"{self.caption} [{self.mark}]\n{self.alt}"
+
+    __repr__ = text
 
     def _repr_html_(self):
         return (

@@ -4,6 +4,24 @@ import numpy as np
 
 from . import backend as backends
 from . import cases, model, report, results
+from .climb import (
+    choice,
+    comparison,
+    long_estimates,
+    long_runs,
+    merge_properties,
+    plot_roofline,
+    plot_rungs,
+    plot_times,
+    rescales,
+    run_long,
+    rung,
+    rung_counters,
+    rung_gate,
+    rung_times,
+    splits,
+    t4_times,
+)
 from .compare import compare
 from .edits import edits, reset, save
 from .errors import ArgumentError
@@ -26,10 +44,13 @@ from .report import (
 )
 from .table import Table, Tables
 
-__all__ = ["bank_conflicts", "battery", "case", "check", "compare", "count_bytes", "counted",
-           "device", "edits", "facts", "facts_by_arch", "gate", "gate_formula", "gates",
-           "geometry", "limits", "mutants", "plot_score_matrix", "record", "reset", "save",
-           "score_matrix", "summary", "table", "trace"]
+__all__ = ["bank_conflicts", "battery", "case", "check", "choice", "compare", "comparison",
+           "count_bytes", "counted", "device", "edits", "facts", "facts_by_arch", "gate",
+           "gate_formula", "gates", "geometry", "limits", "long_estimates", "long_runs",
+           "merge_properties", "mutants", "plot_roofline", "plot_rungs", "plot_score_matrix",
+           "plot_times", "record", "rescales", "reset", "run_long", "rung", "rung_counters",
+           "rung_gate", "rung_times", "save", "score_matrix", "splits", "summary", "t4_times",
+           "table", "trace"]
 
 
 def case(name, n=256):
