@@ -384,49 +384,50 @@ def requested(r, n, splits=1):
     return total
 
 
-# --- a T4, computed -------------------------------------------------------------------------------
+# --- a T4, computed ------------------------------------------------------------------------------
 
-# Passes through shared memory that a block needs for each key, counted by the emulator on the
-# source as written; a test counts again. T4 and H200: an SM makes one pass a clock.
-PASSES = {1: 388, 2: 388, 13: 168}
 # Datasheets: FP32 FLOP/s and FP32 lanes of an SM; together they are a clock.
 RATES = {"T4": (8.1e12, 64), "H200": (67e12, 128)}
 
 
-def bound(r, n, gpu):
-    """(ms at least, splits, 'arithmetic' or 'shared memory') of a rung, one head, on T4 or H200.
+def estimated(r, n, gpu, passes=0.0):
+    """(ms, splits) that a rung takes at least on T4 or H200, one head, by two rules.
 
     The busiest SM has ceil(blocks / SMs) blocks. For each key a block does 128 multiply-adds for
-    each of its rows, one a lane and clock, and its passes through shared memory, one a clock; the
+    each of its rows, one a lane and clock, and ``passes`` through shared memory, one a clock; the
     longer of the two counts.
     """
     rate, lanes = RATES[gpu.name]
     clock = rate / (2 * lanes * gpu.sms)
     found = ladder.split(r, n, 1, gpu.sms, max(1, ladder.blocks_on(r, gpu)))
-    keys = -(-(n // r.bn) // found.splits) * r.bn
-    arithmetic = r.bm * 2 * ladder.D / lanes
-    clocks = max(arithmetic, PASSES[r.number])
-    share = -(-found.blocks // gpu.sms)
-    return (1e3 * share * keys * clocks / clock, found.splits,
-            "arithmetic" if arithmetic >= PASSES[r.number] else "shared memory")
+    keys = -(-(n // r.bn) // found.splits) * r.bn * -(-found.blocks // gpu.sms)
+    return 1e3 * keys * max(r.bm * 2 * ladder.D / lanes, passes) / clock, found.splits
 
 
 def t4_times(ns=bench.BENCH_N):
-    """Times of the rungs that a T4 runs: a bound, and the bound corrected by a recorded H200."""
+    """Times of the rungs that a T4 runs: a bound, and a prediction with the help of an H200."""
     t = Table("A T4, one head, computed",
-              ["rung", "N", "splits", "bound by", "at least, ms", "predicted, ms"])
-    item = next((i for i in recorded("bench") if i.gpu.startswith("H200")), None)
-    for number in PASSES:
-        r = ladder.rung(number)
+              ["rung", "N", "splits", "arithmetic alone, ms", "predicted, ms"])
+    item = next((i for i in recorded("bench") if i.gpu.startswith("H200") and i.bench.counters),
+                None)
+    counted = {c.rung: c for c in item.bench.counters} if item else {}
+    for r in ladder.RUNGS:
+        if not ladder.blocks_on(r, T4):
+            continue
+        c = counted.get(r.number)
+        passes = c.shared_wavefronts / (c.n * -(-c.n // r.bm)) if c else 0.0
         for n in ns:
-            least, parts, by = bound(r, n, T4)
-            row = row_of(item.bench, r, n) if item else None
-            near = row.median_ms / bound(r, n, H200)[0] if row else None
-            t.add("computed", r.label, f"{n:,}", parts, by, f"{least:.3f}",
-                  f"{least * near:.3f}" if near else "–")
-    t.note = f"corrected by {item.gpu}, {item.day}" if item else ""
-    t.footer = ("predicted: a T4 comes as near to its bound as the H200 of the record to its own"
-                if item else f"no prediction beyond the bound: {NO_BENCH}")
+            row = row_of(item.bench, r, n) if c else None
+            predicted = "–"
+            if row:
+                near = row.median_ms / estimated(r, n, H200, passes)[0]
+                predicted = f"{estimated(r, n, T4, passes)[0] * near:.3f}"
+            least, parts = estimated(r, n, T4)
+            t.add("computed", r.label, f"{n:,}", parts, f"{least:.3f}", predicted)
+    t.note = f"with the help of {item.gpu}, {item.day}" if item else ""
+    t.footer = ("predicted: with the shared-memory passes counted on the H200, and as near to "
+                "this estimate as the H200 came to its own" if item else
+                f"no prediction: {NO_BENCH}")
     return t
 
 
@@ -453,7 +454,7 @@ def long_runs():
     parts = []
     for item in recorded("long"):
         parts.append(impossible.table(item.long, "recorded", note(item)))
-        first, last = item.long[0], item.long[-1]
+        first, last = item.long[-2:] if len(item.long) > 1 else item.long * 2
         if last.n > first.n:
             per_key = (last.seconds / last.n) / (first.seconds / first.n)
             parts.append(Sentence(

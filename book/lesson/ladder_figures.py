@@ -108,15 +108,13 @@ def roofline(item, note):
     axes.annotate("SGEMM", (max([1e4, *xs]) * 3, top), xytext=(0, -11), ha="right",
                   textcoords="offset points", color=INK, fontsize=10)
     markers = {"requested": "o", "L2": "s", "DRAM": "^"}
-    below = -1e9
-    for (label, rate, found), colour in sorted(zip(points, SERIES), key=lambda p: p[0][1]):
+    for (label, rate, found), colour in zip(points, SERIES):
         for kind, x in found.items():
             axes.plot([x], [rate], markers[kind], color=colour, ms=7)
         axes.plot(list(found.values()), [rate] * len(found), color=colour, lw=0.8)
-        height = 6 if rate < 1.2 * below else 0  # labels of near rates stand apart
-        below = rate
-        axes.annotate(label, (min(found.values()), rate), xytext=(-8, height), ha="right",
-                      textcoords="offset points", color=INK, fontsize=10, va="center")
+        under = any(rate < other < 1.3 * rate for _, other, _ in points)  # a near one has the room
+        axes.annotate(label, (min(found.values()), rate), xytext=(-3, -15 if under else 7),
+                      textcoords="offset points", color=INK, fontsize=10)
         said.append(f"{label}: {rate:.1f} TFLOP/s at " + ", ".join(
             f"{x:,.0f} operations a byte {kind}" for kind, x in found.items()))
     axes.set_xscale("log")
