@@ -14,7 +14,7 @@ from conftest import ROOT, missing
 CHAPTERS = sorted(path.name for path in (ROOT / "book").glob("*.ipynb"))
 SETTINGS = ("emulated", "no compiler", "no cupy", "read-only")
 COMPILERS = ("g++", "c++", "clang++")
-WORKERS = 2  # chapters at once
+WORKERS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2  # chapters at once
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, COMPILERS)) and os.environ.get("CI") != "true",
