@@ -41,6 +41,11 @@ def note(item):
     return f"{item.gpu}, {item.day}" + (", unedited kernels" if edited() else "")
 
 
+def title(r):
+    """A rung in a table: a cell that begins with a word stands on the left."""
+    return f"rung {r.number}, {r.idea}"
+
+
 def before(r):
     """The rung that a prediction compares with: the one before; rung 13 is a final kernel too."""
     return ladder.BEST if r is ladder.SMALL else ladder.rung(r.number - 1)
@@ -77,11 +82,11 @@ class Change:
         label = f"Rung {self.rung.number} against rung {self.rung.number - 1}"
         body = ('<div class="lesson-scroll" role="region" tabindex="0" style="overflow-x:auto" '
                 f'aria-label="{label}"><pre class="lesson-diff">{escape(self.text())}</pre></div>')
+        said = f"{label}: {len(lines)} lines of diff"
         if len(lines) > OPEN_LINES:
-            body = (f"<details><summary>{label}: {len(lines)} lines of diff</summary>{body}"
-                    "</details>")
+            body, said = f"<details><summary>{said}</summary>{body}</details>", ""
         return (f'<div class="lesson-output" data-mark="computed">{body}'
-                f'<p class="lesson-note">{label} {mark_html("computed")}</p></div>')
+                f'<p class="lesson-note">{said} {mark_html("computed")}</p></div>')
 
 
 def rung(which):
@@ -101,7 +106,7 @@ def measured(r):
         for n in SHOWN_N:
             this, that = (row_of(item.bench, x, n) for x in (r, base))
             if this and that:
-                parts.append(f"at N = {n:,} {this.median_ms:.4f} ms, {compared(this, that)} "
+                parts.append(f"at N = {n:,}: {this.median_ms:.4f} ms, {compared(this, that)} "
                              f"rung {base.number}")
         if parts:
             said.append(Sentence(f"Measured: {'; '.join(parts)}.", "recorded", note(item)))
@@ -141,7 +146,7 @@ def rung_gate(which, case="spike-late", n=128, splits=None):
     ref = attention(inputs.q, inputs.k, inputs.v)
     verdict = judge(output, ref.o, n, ref.max_abs_score)
     t.note = "; ".join(filter(None, (chosen.describe(), edited_note(r.name, ladder.MERGE))))
-    t.add(chosen.mark, r.label, planned.splits, "pass" if verdict.passed else "fail",
+    t.add(chosen.mark, title(r), planned.splits, "pass" if verdict.passed else "fail",
           f"{verdict.fraction:.3f}", f"{verdict.max_abs_error:.1e}", f"{verdict.rtol:.2g}")
     if not verdict.passed:
         t.footer = verdict.explain(f"rung {r.number}", case, n)
@@ -180,7 +185,7 @@ def _rung_rows(t, rows, top, mark, where):
         if row := rows.get(r.number):
             base = rows.get(before(r).number) if r.number > 1 else None
             against = f"{base.median_ms / row.median_ms:.2f}x rung {base.rung}" if base else "–"
-            t.add(mark, r.label, row.splits, f"{row.fraction:.3f}",
+            t.add(mark, title(r), row.splits, f"{row.fraction:.3f}",
                   f"{row.median_ms:.4f} ({row.low_ms:.4f}–{row.high_ms:.4f})", against,
                   f"{bench.share(row, top):.1%}", where)
 
@@ -199,7 +204,7 @@ def rung_counters():
                   note=note(item))
         for r in ladder.RUNGS:
             if c := counted.get(r.number):
-                t.add("recorded", r.label, f"{c.instructions / 1e6:.1f}",
+                t.add("recorded", title(r), f"{c.instructions / 1e6:.1f}",
                       f"{c.shared_wavefronts / 1e6:.1f}", mib(c.local_bytes), mib(c.l2_bytes),
                       mib(c.dram_bytes), f"{c.busy:.0%}", f"{c.issued:.0%}", _waits(c))
         t.footer = ("warps wait most for: mean number of warps of a scheduler that wait for this "
@@ -423,7 +428,7 @@ def t4_times(ns=bench.BENCH_N):
                 near = row.median_ms / estimated(r, n, H200, passes)[0]
                 predicted = f"{estimated(r, n, T4, passes)[0] * near:.3f}"
             least, parts = estimated(r, n, T4)
-            t.add("computed", r.label, f"{n:,}", parts, f"{least:.3f}", predicted)
+            t.add("computed", title(r), f"{n:,}", parts, f"{least:.3f}", predicted)
     t.note = f"with the help of {item.gpu}, {item.day}" if item else ""
     t.footer = ("predicted: with the shared-memory passes counted on the H200, and as near to "
                 "this estimate as the H200 came to its own" if item else
