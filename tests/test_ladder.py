@@ -282,6 +282,9 @@ def test_a_split_fills_the_gpu_and_stays_within_its_tiles():
     assert ladder.split(ladder.BEST, 1048576).splits == 1  # more blocks than places already
     assert ladder.split(ladder.BEST, 4096, sms=40, resident=1).splits == 5  # 160 blocks, 4 rounds
     assert ladder.split(ladder.rung(3), 4096).splits == 1
+    more_warps = ladder.rung(12)
+    assert ladder.blocks_on(more_warps, H200) == 3
+    assert ladder.split(more_warps, 4096, resident=3).splits == 12  # 384 blocks for 396 places
 
 
 def test_the_choice_is_what_the_device_allows():

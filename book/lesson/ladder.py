@@ -39,6 +39,8 @@ class Rung:
     unit: float = 1.0  # m counts powers of 2^unit
     cost: float = 1.0  # time for a tile's worth of keys, H200, rung 11 = 1
     asynchronous: bool = False  # uses cp.async: sm_80 and newer
+    registers: int = 255  # of a thread, at most: what launch bounds leave it
+    fills: bool = False  # takes as many parts as there are places on the SMs
 
     @property
     def label(self):
@@ -72,7 +74,8 @@ RUNGS = (
     _wide(9, "transposed", "transposed tiles, unrolled", asynchronous=True),
     _wide(10, "order", "order of the products", asynchronous=True),
     _wide(11, "swizzle", "swizzle", shared=_swizzled(64), asynchronous=True),
-    _wide(12, "warps", "more warps", 32, _swizzled(32), asynchronous=True),
+    _wide(12, "warps", "more warps", 32, _swizzled(32), asynchronous=True, registers=168,
+          fills=True),
     _wide(13, "small", "48 KiB, for a T4", 32, 0, cost=1.1),
 )
 BEST, SMALL = RUNGS[10], RUNGS[12]  # the two final kernels
@@ -107,7 +110,8 @@ def split(r, n, heads=1, sms=H200.sms, resident=2):
 
     A grid has ceil(N / bm) x splits x heads blocks; the busiest SM gets ceil(blocks / sms) of them,
     ``resident`` at a time. Each walks along ceil(tiles / splits) tiles. The fewest splits within
-    3 % of the least work win: every split more is another partial output to write and merge.
+    3 % of the least work win: every split more is another partial output to write and merge. A rung
+    that ``fills`` takes as many splits as leave a place for every block.
     """
     tiles, rows = n // r.bn, -(-n // r.bm) * heads
     found = []
@@ -118,6 +122,9 @@ def split(r, n, heads=1, sms=H200.sms, resident=2):
         alone = share if resident == 1 else share % resident == 1
         time = share + (2 * ALONE - 1) * alone
         found.append(Split(splits, blocks, time * (-(-tiles // splits) * r.bn + ENDS) * r.cost))
+    if r.fills:
+        return max((s for s in found if s.blocks <= sms * resident), default=found[0],
+                   key=lambda s: s.splits)
     least = min(s.work for s in found)
     return next(s for s in found if s.work <= least * (1 + SPARE))
 
@@ -125,12 +132,13 @@ def split(r, n, heads=1, sms=H200.sms, resident=2):
 def blocks_on(r, gpu, facts=None):
     """Blocks of rung ``r`` that an SM of ``gpu`` (occupancy.Gpu) holds at once; 0 if none fits.
 
-    ``facts``: the compiler's, where they are known; else 255 registers a thread are assumed.
+    ``facts``: the compiler's, where they are known; else a thread is taken to have the most
+    registers that it may.
     """
     if r.asynchronous and int(gpu.arch[3:]) < 80:
         return 0
     if facts is None:
-        facts = KernelFacts("attentionOnline", 255, 48 * 1024 if r is SMALL else 0, 0, 0)
+        facts = KernelFacts("attentionOnline", r.registers, 48 * 1024 if r is SMALL else 0, 0, 0)
     reserved = gpu.shared_reserved
     if r.shared + facts.shared_bytes > min(gpu.shared_bytes - reserved, 227 * 1024):
         return 0

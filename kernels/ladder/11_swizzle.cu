@@ -101,60 +101,67 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 attentionOnline(const float* q, const float* k, const float* v, float* o, size_t n, float scale)
 {
     extern __shared__ __align__(16) float tiles[];
+    float* qTile = tiles;                                 // [d][row], swizzled
+    float* kTile = qTile + D * BM;                        // [d][key]
+    float* vTile = kTile + D * KS;                        // [key][column]
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int threadRow = lane % 2 + lane / 16 * 2, threadCol = lane / 2 % 8;
-    float* qTile = tiles + warp * 32;                     // [d][row], swizzled
-    float* kTile = tiles + D * BM;                        // [d][key]
-    float* vTile = kTile + D * KS;                        // [key][column]
     float* pTile = vTile + BN * D + warp * BN * 32;       // [key][row] of this warp, swizzled
-    const size_t head = blockIdx.z * n, row0 = (size_t)blockIdx.x * BM + warp * 32;
-    const int first = (int)(n / BN * blockIdx.y / gridDim.y);
+    const size_t head = blockIdx.z, row0 = (size_t)blockIdx.x * BM;
+    q += head * n * D;
+    k += head * n * D;
+    v += head * n * D;
+    const int first = (int)(n / BN * blockIdx.y / gridDim.y);          // tiles of this split
     const int last = (int)(n / BN * (blockIdx.y + 1) / gridDim.y);
+    // Where this thread's groups are in a line with line/4 % 2 = 0 and 1; line/8 % 2 swaps halves.
+    const float* qGroup[2] = {qTile + warp * 32 + threadRow * 4,
+                              qTile + warp * 32 + (threadRow ^ 2) * 4};
+    const float* pGroup[2] = {pTile + threadRow * 4, pTile + (threadRow ^ 2) * 4};
+    const float* kLine = kTile + threadCol * 4;
+    const float* vLine = vTile + threadCol * 4;
 
     // K is transposed on the way: 4 keys x 8 of d a warp instruction, 4 bytes a lane.
-    const int copyD = warp * 8 + lane % 8, copyKey = lane / 8;
-    const float* kFrom = k + (head + (size_t)first * BN + copyKey) * D + copyD;
-    const float* vFrom = v + (head + (size_t)first * BN) * D + threadIdx.x * 4;
-    auto copyK = [&] {
+    const float* kFrom = k + ((size_t)first * BN + lane / 8) * D + warp * 8 + lane % 8;
+    float* kTo = kTile + (warp * 8 + lane % 8) * KS + lane / 8;
+    const float* vFrom = v + (size_t)first * BN * D + threadIdx.x * 4;
+    float* vTo = vTile + threadIdx.x * 4;
+    auto copyK = [&](int key) {                           // 16 keys of the tile
         #pragma unroll
-        for (int i = 0; i < BN * D / THREADS; ++i)
-            copyAsync<1>(kTile + (copyD + i % 2 * 32) * KS + copyKey + i / 2 * 4,
-                         kFrom + i % 2 * 32 + i / 2 * 4 * D);
-        kFrom += BN * D;
+        for (int i = 0; i < 8; ++i)
+            copyAsync<1>(kTo + key + i % 2 * 32 * KS + i / 2 * 4,
+                         kFrom + i % 2 * 32 + (key + i / 2 * 4) * D);
     };
-    auto copyV = [&] {
-        #pragma unroll
-        for (int i = 0; i < BN * D; i += THREADS * 4)
-            copyAsync<4>(vTile + threadIdx.x * 4 + i, vFrom + i);
-        vFrom += BN * D;
-    };
+    #pragma unroll
+    for (int key = 0; key < BN; key += 16)
+        copyK(key);
+    kFrom += BN * D;
 
-    copyK();
+    const float unit = scale * LOG2E;
     #pragma unroll
     for (int i = 0; i < 16; ++i) {                        // 8 rows x 64 bytes a warp instruction
-        const int row = lane / 4 + i / 4 * 8, d = i % 4 * 16 + lane % 4 * 4;
+        const int row = warp * 32 + lane / 4 + i / 4 * 8, d = i % 4 * 16 + lane % 4 * 4;
         const size_t at = row0 + row < n ? row0 + row : n - 1;
-        const float4 x = vec4(q + (head + at) * D + d);
+        const float4 x = vec4(q + at * D + d);
         float* to = qTile + d * BM + (row ^ lane % 4 * 8);
-        to[0] = x.x * (scale * LOG2E);
-        to[BM] = x.y * (scale * LOG2E);
-        to[2 * BM] = x.z * (scale * LOG2E);
-        to[3 * BM] = x.w * (scale * LOG2E);
+        to[0] = x.x * unit;
+        to[BM] = x.y * unit;
+        to[2 * BM] = x.z * unit;
+        to[3 * BM] = x.w * unit;
     }
 
     float m[R], l[R] = {}, acc[R][C] = {};                // acc: the running output
     #pragma unroll
     for (int i = 0; i < R; ++i)
         m[i] = __int_as_float(0xff800000);                // -inf: the first tile always rescales
-    // Where this thread's groups are in a line with line/4 % 2 = 0 and 1; line/8 % 2 swaps halves.
-    const float* qGroup[2] = {qTile + threadRow * 4, qTile + (threadRow ^ 2) * 4};
-    const float* pGroup[2] = {pTile + threadRow * 4, pTile + (threadRow ^ 2) * 4};
 
     #pragma unroll 1
     for (int tile = first; tile < last; ++tile) {
         awaitCopies();
         __syncthreads();   // K is complete, and no warp still reads the V that is overwritten
-        copyV();
+        #pragma unroll
+        for (int i = 0; i < BN * D; i += THREADS * 4)
+            copyAsync<4>(vTo + i, vFrom + i);
+        vFrom += BN * D;
 
         float s[R][C] = {};
         #pragma unroll 1
@@ -163,9 +170,8 @@ attentionOnline(const float* q, const float* k, const float* v, float* o, size_t
             for (int d = 0; d < 16; ++d) {
                 float a[R], b[C];
                 const float* line = qGroup[d / 4 % 2] + (d0 + d) * BM;
-                const float* keys = kTile + (d0 + d) * KS + threadCol * 4;
                 fragment(a, line + d / 8 * 16, line + 16 - d / 8 * 16);
-                fragment(b, keys, keys + 32);
+                fragment(b, kLine + (d0 + d) * KS, kLine + (d0 + d) * KS + 32);
                 outer(s, a, b);
             }
 
@@ -182,7 +188,7 @@ attentionOnline(const float* q, const float* k, const float* v, float* o, size_t
         if (__any_sync(FULL, rise)) {
             #pragma unroll
             for (int i = 0; i < R; ++i) {
-                const float mNew = fmaxf(m[i], rowMax(top[i])), rescale = exp2Fast(m[i] - mNew);
+                const float mNew = fmaxf(rowMax(top[i]), m[i]), rescale = exp2Fast(m[i] - mNew);
                 m[i] = mNew;
                 l[i] *= rescale;
                 #pragma unroll
@@ -190,6 +196,8 @@ attentionOnline(const float* q, const float* k, const float* v, float* o, size_t
                     acc[i][j] *= rescale;
             }
         }
+        float* pTo = pTile + threadCol * 4 * 32 + (threadRow ^ threadCol % 2 * 2) * 4;
+        const int high = threadCol / 2 % 2 * 16;
         #pragma unroll
         for (int j = 0; j < C; ++j) {
             #pragma unroll
@@ -197,45 +205,48 @@ attentionOnline(const float* q, const float* k, const float* v, float* o, size_t
                 s[i][j] = exp2Fast(s[i][j] - m[i]);       // the weight, at most 2^8
                 l[i] += s[i][j];                          // of this lane's keys
             }
-            const int key = threadCol * 4 + j % 4 + j / 4 * 32, flip = threadCol % 4 * 2;
-            float* to = pTile + key * 32;
-            vec4(to + (threadRow ^ flip) * 4) = make_float4(s[0][j], s[1][j], s[2][j], s[3][j]);
-            vec4(to + (threadRow + 4 ^ flip) * 4) = make_float4(s[4][j], s[5][j], s[6][j], s[7][j]);
+            float* to = pTo + (j % 4 + j / 4 * 32) * 32;
+            vec4(to + high) = make_float4(s[0][j], s[1][j], s[2][j], s[3][j]);
+            vec4(to + 16 - high) = make_float4(s[4][j], s[5][j], s[6][j], s[7][j]);
         }
 
         awaitCopies();
         __syncthreads();   // V is complete, and no warp still reads the K that is overwritten
-        if (tile + 1 < last)
-            copyK();
         #pragma unroll 1
-        for (int p0 = 0; p0 < BN; p0 += 16)
+        for (int p0 = 0; p0 < BN; p0 += 16) {
+            if (tile + 1 < last)
+                copyK(p0);
             #pragma unroll
             for (int p = 0; p < 16; ++p) {
                 float a[R], b[C];
                 const float* line = pGroup[p / 4 % 2] + (p0 + p) * 32;
-                const float* columns = vTile + (p0 + p) * D + threadCol * 4;
                 fragment(a, line + p / 8 * 16, line + 16 - p / 8 * 16);
-                fragment(b, columns, columns + 32);
+                fragment(b, vLine + (p0 + p) * D, vLine + (p0 + p) * D + 32);
                 outer(acc, a, b);
             }
+        }
+        kFrom += BN * D;
     }
 
-    const size_t part = (blockIdx.z * gridDim.y + blockIdx.y) * n;    // rows of o before this part
-    float* ml = o + gridDim.z * gridDim.y * n * D;
+    #pragma unroll
+    for (int i = 0; i < R; ++i)
+        l[i] = rowSum(l[i]);
+    const bool whole = gridDim.y == 1;
+    const size_t part = (head * gridDim.y + blockIdx.y) * n + row0;    // rows of o before these
+    float* to = o + part * D + threadCol * 4;
+    float* ml = o + gridDim.z * gridDim.y * n * D + part * 2;
     #pragma unroll
     for (int i = 0; i < R; ++i) {
-        const size_t row = row0 + threadRow * 4 + i % 4 + i / 4 * 16;
-        const float sum = rowSum(l[i]), norm = gridDim.y == 1 ? 1.0f / sum : 1.0f;
-        if (row >= n)
-            continue;
-        if (gridDim.y > 1 && threadCol == 0) {
-            ml[2 * (part + row)] = m[i];
-            ml[2 * (part + row) + 1] = sum;
+        const int row = warp * 32 + i / 4 * 16 + threadRow * 4 + i % 4;
+        const float norm = whole ? 1.0f / l[i] : 1.0f;
+        if (row0 + row < n) {
+            if (!whole && threadCol == 0)
+                *(float2*)(ml + row * 2) = make_float2(m[i], l[i]);
+            #pragma unroll
+            for (int h = 0; h < 2; ++h)
+                vec4(to + row * D + h * 32) =
+                    make_float4(acc[i][4 * h] * norm, acc[i][4 * h + 1] * norm,
+                                acc[i][4 * h + 2] * norm, acc[i][4 * h + 3] * norm);
         }
-        #pragma unroll
-        for (int h = 0; h < 2; ++h)
-            vec4(o + (part + row) * D + threadCol * 4 + h * 32) =
-                make_float4(acc[i][4 * h] * norm, acc[i][4 * h + 1] * norm,
-                            acc[i][4 * h + 2] * norm, acc[i][4 * h + 3] * norm);
     }
 }

@@ -81,21 +81,32 @@ __device__ float rowSum(float x)
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 attentionOnline(const float* q, const float* k, const float* v, float* o, size_t n, float scale)
 {
-    __shared__ __align__(16) float qTiles[D * BM];        // [d][row], swizzled
+    __shared__ __align__(16) float qTile[D * BM];         // [d][row], swizzled
     __shared__ __align__(16) float kTile[D * BN];         // [d][key], swizzled; then half of P
     __shared__ __align__(16) float vTile[BN * D];         // [key][column]
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int threadRow = lane % 2 + lane / 16 * 2, threadCol = lane / 2 % 8;
-    float* qTile = qTiles + warp * 32;
-    float* pTile = kTile + warp * 16 * 32;                // 16 lines [key][row], swizzled
-    const size_t head = blockIdx.z * n, row0 = (size_t)blockIdx.x * BM + warp * 32;
-    const int first = (int)(n / BN * blockIdx.y / gridDim.y);
+    float* pTile = kTile + warp * 16 * 32;                // [key][row] of this warp, swizzled
+    const size_t head = blockIdx.z, row0 = (size_t)blockIdx.x * BM;
+    q += head * n * D;
+    k += head * n * D;
+    v += head * n * D;
+    const int first = (int)(n / BN * blockIdx.y / gridDim.y);          // tiles of this split
     const int last = (int)(n / BN * (blockIdx.y + 1) / gridDim.y);
+    // Where this thread's groups are in a line with line/4 % 2 = 0 and 1; line/8 % 2 swaps halves.
+    const float* qGroup[2] = {qTile + warp * 32 + threadRow * 4,
+                              qTile + warp * 32 + (threadRow ^ 2) * 4};
+    const float* pGroup[2] = {pTile + threadRow * 4, pTile + (threadRow ^ 2) * 4};
+    const float* kGroup[4] = {kTile + threadCol * 4, kTile + (threadCol ^ 2) * 4,
+                              kTile + (threadCol ^ 4) * 4, kTile + (threadCol ^ 6) * 4};
+    const float* vLine = vTile + threadCol * 4;
 
     // The next tile waits in registers. A warp fetches 8 keys x 64 bytes of K an instruction.
     const int part4 = lane % 4, key8 = warp * 8 + lane / 4;
-    const float* kFrom = k + (head + (size_t)first * BN + key8) * D + part4 * 4;
-    const float* vFrom = v + (head + (size_t)first * BN) * D + threadIdx.x * 4;
+    const float* kFrom = k + ((size_t)first * BN + key8) * D + part4 * 4;
+    const float* vFrom = v + (size_t)first * BN * D + threadIdx.x * 4;
+    float* kTo = kTile + part4 * 4 * BN + (key8 ^ part4 * 8);
+    float* vTo = vTile + threadIdx.x * 4;
     float4 kNext[4], vNext[4];
     auto fetch = [&] {
         #pragma unroll
@@ -109,37 +120,33 @@ attentionOnline(const float* q, const float* k, const float* v, float* o, size_t
     auto store = [&] {
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            float* to = kTile + (i * 16 + part4 * 4) * BN + (key8 ^ part4 * 8);
+            float* to = kTo + i * 16 * BN;
             to[0] = kNext[i].x;
             to[BN] = kNext[i].y;
             to[2 * BN] = kNext[i].z;
             to[3 * BN] = kNext[i].w;
-            vec4(vTile + threadIdx.x * 4 + i * THREADS * 4) = vNext[i];
+            vec4(vTo + i * THREADS * 4) = vNext[i];
         }
     };
-
     fetch();
+
+    const float unit = scale * LOG2E;
     #pragma unroll
     for (int i = 0; i < 16; ++i) {                        // 8 rows x 64 bytes a warp instruction
-        const int row = lane / 4 + i / 4 * 8, d = i % 4 * 16 + lane % 4 * 4;
+        const int row = warp * 32 + lane / 4 + i / 4 * 8, d = i % 4 * 16 + lane % 4 * 4;
         const size_t at = row0 + row < n ? row0 + row : n - 1;
-        const float4 x = vec4(q + (head + at) * D + d);
+        const float4 x = vec4(q + at * D + d);
         float* to = qTile + d * BM + (row ^ lane % 4 * 8);
-        to[0] = x.x * (scale * LOG2E);
-        to[BM] = x.y * (scale * LOG2E);
-        to[2 * BM] = x.z * (scale * LOG2E);
-        to[3 * BM] = x.w * (scale * LOG2E);
+        to[0] = x.x * unit;
+        to[BM] = x.y * unit;
+        to[2 * BM] = x.z * unit;
+        to[3 * BM] = x.w * unit;
     }
 
     float m[R], l[R] = {}, acc[R][C] = {};                // acc: the running output
     #pragma unroll
     for (int i = 0; i < R; ++i)
         m[i] = __int_as_float(0xff800000);                // -inf: the first tile always rescales
-    // Where this thread's groups are in a line with line/4 % 2 = 0 and 1; line/8 % 2 swaps halves.
-    const float* qGroup[2] = {qTile + threadRow * 4, qTile + (threadRow ^ 2) * 4};
-    const float* kGroup[4] = {kTile + threadCol * 4, kTile + (threadCol ^ 2) * 4,
-                              kTile + (threadCol ^ 4) * 4, kTile + (threadCol ^ 6) * 4};
-    const float* pGroup[2] = {pTile + threadRow * 4, pTile + (threadRow ^ 2) * 4};
 
     #pragma unroll 1
     for (int tile = first; tile < last; ++tile) {
@@ -174,7 +181,7 @@ attentionOnline(const float* q, const float* k, const float* v, float* o, size_t
         if (__any_sync(FULL, rise)) {
             #pragma unroll
             for (int i = 0; i < R; ++i) {
-                const float mNew = fmaxf(m[i], rowMax(top[i])), rescale = exp2Fast(m[i] - mNew);
+                const float mNew = fmaxf(rowMax(top[i]), m[i]), rescale = exp2Fast(m[i] - mNew);
                 m[i] = mNew;
                 l[i] *= rescale;
                 #pragma unroll
@@ -191,49 +198,49 @@ attentionOnline(const float* q, const float* k, const float* v, float* o, size_t
             }
         __syncthreads();   // the weights overwrite K: all warps must be done with it
 
+        float* pTo = pTile + threadCol * 2 * 32 + (threadRow ^ threadCol % 2 * 2) * 4;
+        const int high = threadCol / 2 % 2 * 16;
         #pragma unroll
         for (int half = 0; half < 2; ++half) {            // keys 4 threadCol + 2 half, + 1
-            const int flip = threadCol / 2 % 2 * 4 + threadCol % 2 * 2;
             #pragma unroll
             for (int x = 0; x < 2; ++x) {
                 const int j = 2 * half + x;
-                float* to = pTile + (threadCol * 2 + x) * 32;
-                vec4(to + (threadRow ^ flip) * 4) =
-                    make_float4(s[0][j], s[1][j], s[2][j], s[3][j]);
-                vec4(to + (threadRow + 4 ^ flip) * 4) =
-                    make_float4(s[4][j], s[5][j], s[6][j], s[7][j]);
+                vec4(pTo + x * 32 + high) = make_float4(s[0][j], s[1][j], s[2][j], s[3][j]);
+                vec4(pTo + x * 32 + 16 - high) = make_float4(s[4][j], s[5][j], s[6][j], s[7][j]);
             }
             __syncwarp();  // the warp's weights are read by all its lanes
             #pragma unroll
             for (int p = 0; p < 16; ++p) {                // line p is this key's
                 const int key = p / 2 * 4 + 2 * half + p % 2;
-                const float* line = pGroup[p / 2 % 2] + p * 32;
-                const float* columns = vTile + key * D + threadCol * 4;
                 float a[R], b[C];
+                const float* line = pGroup[p / 2 % 2] + p * 32;
                 fragment(a, line + p / 4 % 2 * 16, line + 16 - p / 4 % 2 * 16);
-                fragment(b, columns, columns + 32);
+                fragment(b, vLine + key * D, vLine + key * D + 32);
                 outer(acc, a, b);
             }
             __syncwarp();  // the other half overwrites them: all lanes must be done
         }
     }
 
-    const size_t part = (blockIdx.z * gridDim.y + blockIdx.y) * n;    // rows of o before this part
-    float* ml = o + gridDim.z * gridDim.y * n * D;
+    #pragma unroll
+    for (int i = 0; i < R; ++i)
+        l[i] = rowSum(l[i]);
+    const bool whole = gridDim.y == 1;
+    const size_t part = (head * gridDim.y + blockIdx.y) * n + row0;    // rows of o before these
+    float* to = o + part * D + threadCol * 4;
+    float* ml = o + gridDim.z * gridDim.y * n * D + part * 2;
     #pragma unroll
     for (int i = 0; i < R; ++i) {
-        const size_t row = row0 + threadRow * 4 + i % 4 + i / 4 * 16;
-        const float sum = rowSum(l[i]), norm = gridDim.y == 1 ? 1.0f / sum : 1.0f;
-        if (row >= n)
-            continue;
-        if (gridDim.y > 1 && threadCol == 0) {
-            ml[2 * (part + row)] = m[i];
-            ml[2 * (part + row) + 1] = sum;
+        const int row = warp * 32 + i / 4 * 16 + threadRow * 4 + i % 4;
+        const float norm = whole ? 1.0f / l[i] : 1.0f;
+        if (row0 + row < n) {
+            if (!whole && threadCol == 0)
+                *(float2*)(ml + row * 2) = make_float2(m[i], l[i]);
+            #pragma unroll
+            for (int h = 0; h < 2; ++h)
+                vec4(to + row * D + h * 32) =
+                    make_float4(acc[i][4 * h] * norm, acc[i][4 * h + 1] * norm,
+                                acc[i][4 * h + 2] * norm, acc[i][4 * h + 3] * norm);
         }
-        #pragma unroll
-        for (int h = 0; h < 2; ++h)
-            vec4(o + (part + row) * D + threadCol * 4 + h * 32) =
-                make_float4(acc[i][4 * h] * norm, acc[i][4 * h + 1] * norm,
-                            acc[i][4 * h + 2] * norm, acc[i][4 * h + 3] * norm);
     }
 }

@@ -15,6 +15,18 @@ constexpr int THREADS = 128;    // 8 rows of 16 threads, each with 4 of the 64 c
 
 static_assert(THREADS % (D / 4) == 0, "a block must have whole rows");
 
+// 2^x to 2 units in the last place; a result below 2^-126 is 0.
+__device__ float exp2Fast(float x)
+{
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
 // Assumes blockDim = 128, gridDim = (n/8, heads). part: o of every head, split and row, then
 // (m, l) of every one.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -32,7 +44,7 @@ mergeSplits(const float* part, float* o, size_t n, int splits, float unit)
         const float2 its = *(const float2*)(ml + 2 * (first + i * n));   // 8 bytes a row and split
         const float4 x = *(const float4*)(part + (first + i * n) * D + column);   // 256
         const float mNew = fmaxf(m, its.x);
-        const float ours = exp2f((m - mNew) * unit), theirs = exp2f((its.x - mNew) * unit);
+        const float ours = exp2Fast((m - mNew) * unit), theirs = exp2Fast((its.x - mNew) * unit);
         m = mNew;
         l = l * ours + its.y * theirs;
         sum.x = sum.x * ours + x.x * theirs;
