@@ -289,9 +289,11 @@ def test_a_split_fills_the_gpu_and_stays_within_its_tiles():
 
 def test_the_choice_is_what_the_device_allows():
     assert ladder.choose(4096, gpu=T4).rung is ladder.SMALL
-    assert "rung 11 does not run on sm_75" in ladder.choose(4096, gpu=T4).why
+    assert "rungs 11 and 12 do not run on sm_75" in ladder.choose(4096, gpu=T4).why
     assert ladder.choose(4096, gpu=H200).rung is ladder.BEST
-    assert ladder.choose(256, gpu=H200).rung is ladder.SMALL  # more blocks where there are few
+    assert ladder.choose(4096, 16, H200).rung is ladder.BEST
+    for n in (256, 16384):  # tiles of 32 keys: more blocks where there are few; many tiles
+        assert ladder.choose(n, gpu=H200).rung is ladder.rung(12)
     for gpu in ARCHS.values():
         for n in (64, 4096):
             assert ladder.blocks_on(ladder.choose(n, gpu=gpu).rung, gpu) >= 1

@@ -37,10 +37,12 @@ class Rung:
     heads: bool = True  # takes several heads in one launch
     splits: bool = True  # keys may be split over blocks
     unit: float = 1.0  # m counts powers of 2^unit
-    cost: float = 1.0  # time for a tile's worth of keys, H200, rung 11 = 1
+    # Time that 1, 2, .. blocks on one SM need for the same keys, measured on an H200; 1 is half of
+    # what two blocks of rung 11 need.
+    together: tuple = (1.2, 2.0)
     asynchronous: bool = False  # uses cp.async: sm_80 and newer
     registers: int = 255  # of a thread, at most: what launch bounds leave it
-    fills: bool = False  # takes as many parts as there are places on the SMs
+    fills: bool = False  # splits keys so that every SM has as many blocks as it holds
 
     @property
     def label(self):
@@ -75,16 +77,14 @@ RUNGS = (
     _wide(10, "order", "order of the products", asynchronous=True),
     _wide(11, "swizzle", "swizzle", shared=_swizzled(64), asynchronous=True),
     _wide(12, "warps", "more warps", 32, _swizzled(32), asynchronous=True, registers=168,
-          fills=True),
-    _wide(13, "small", "48 KiB, for a T4", 32, 0, cost=1.1),
+          fills=True, together=(1.2, 2.05, 2.95)),
+    _wide(13, "small", "48 KiB, for a T4", 32, 0, together=(1.3, 2.2)),
 )
-BEST, SMALL = RUNGS[10], RUNGS[12]  # the two final kernels
+BEST, SMALL = RUNGS[10], RUNGS[12]  # the final kernels, for sm_80 and newer and for a T4
+FINAL = (BEST, RUNGS[11], SMALL)  # what choose() compares: more warps pay where tiles are many
 
-# One block alone on an SM needs this part of the time that two together need, measured on an H200;
-# and each block spends the time of this many keys before its first tile and after its last.
-ALONE = 0.6
-ENDS = 32
-SPARE = 0.03  # fewer splits win over an estimate that is better by less than this
+ENDS = 32  # a block spends the time of about so many keys before its first tile and after its last
+SPARE = 0.04  # fewer splits win over an estimate that is better by less than this
 
 
 def rung(which):
@@ -102,29 +102,29 @@ class Split:
 
     splits: int
     blocks: int
-    work: float  # keys that the busiest SM walks along, in the time of one block of two
+    work: float  # keys that the busiest SM walks along, weighed by what shares it
 
 
 def split(r, n, heads=1, sms=H200.sms, resident=2):
     """Choose the number of splits of rung ``r`` from N, its tile and the SMs. Returns a Split.
 
     A grid has ceil(N / bm) x splits x heads blocks; the busiest SM gets ceil(blocks / sms) of them,
-    ``resident`` at a time. Each walks along ceil(tiles / splits) tiles. The fewest splits within
-    3 % of the least work win: every split more is another partial output to write and merge. A rung
-    that ``fills`` takes as many splits as leave a place for every block.
+    ``resident`` at a time, and each walks along ceil(tiles / splits) tiles. The fewest splits
+    within 4 % of the least work win: every split more is another partial output to write and merge.
     """
     tiles, rows = n // r.bn, -(-n // r.bm) * heads
-    found = []
+    resident = min(resident, len(r.together))
+    found, full = [], []
     for splits in range(1, (min(tiles, 64) if r.splits else 1) + 1):
-        blocks = rows * splits
-        share = -(-blocks // sms)
-        # Blocks that run alone on their SM do not share it with another.
-        alone = share if resident == 1 else share % resident == 1
-        time = share + (2 * ALONE - 1) * alone
-        found.append(Split(splits, blocks, time * (-(-tiles // splits) * r.bn + ENDS) * r.cost))
-    if r.fills:
-        return max((s for s in found if s.blocks <= sms * resident), default=found[0],
-                   key=lambda s: s.splits)
+        rounds, rest = divmod(-(-rows * splits // sms), resident)
+        # What is left after full rounds does not spread evenly: some SMs get one block more.
+        most = min(resident, rest + (rounds > 0))
+        time = rounds * r.together[resident - 1] + (r.together[most - 1] if rest else 0)
+        found.append(Split(splits, rows * splits, time * (-(-tiles // splits) * r.bn + ENDS)))
+        if not rest:
+            full.append(found[-1])
+    if r.fills and full:
+        found = full
     least = min(s.work for s in found)
     return next(s for s in found if s.work <= least * (1 + SPARE))
 
@@ -155,29 +155,37 @@ class Choice:
 
 
 def choose(n, heads=1, gpu=H200, sms=None, facts=None):
-    """The better of the two final kernels for N keys and ``heads`` heads on ``gpu``: a Choice.
+    """The best of the final kernels for N keys and ``heads`` heads on ``gpu``: a Choice.
 
-    ``facts``: ``{rung number: KernelFacts}`` where known.
+    What does not fit on the device is out; of the others the one with the least estimated work
+    wins. ``facts``: ``{rung number: KernelFacts}`` where known.
     """
     sms = sms or gpu.sms or H200.sms
-    found = []
-    for r in (BEST, SMALL):
+    found, out = [], []
+    for r in FINAL:
         resident = blocks_on(r, gpu, (facts or {}).get(r.number))
         if resident:
             found.append((split(r, n, heads, sms, resident), r, resident))
-    best = min(found, key=lambda f: f[0].work)
-    chosen, r, resident = best
+        else:
+            out.append(r.number)
+    found.sort(key=lambda f: f[0].work)
+    (chosen, r, resident), *others = found
     why = (f"rung {r.number}, {r.shared or 48 * 1024:,} bytes of shared memory, {resident} "
            f"block{'s' * (resident > 1)} at once on each of {sms} SMs, keys in {chosen.splits} "
            f"part{'s' * (chosen.splits > 1)}")
-    if len(found) == 1:
-        other = SMALL if r is BEST else BEST
-        why += f"; rung {other.number} does not run on {gpu.arch}"
-    else:
-        other = next(f for f in found if f is not best)
-        why += (f"; estimated at {chosen.work:,.0f} keys of an SM's time, rung {other[1].number} "
-                f"at {other[0].work:,.0f}")
+    if others:
+        why += f"; estimated at {chosen.work:,.0f} keys of an SM's time, " + ", ".join(
+            f"rung {other.number} at {s.work:,.0f}" for s, other, _ in others)
+    if out:
+        why += f"; {_rungs(out)} not run on {gpu.arch}"
     return Choice(r, chosen, why)
+
+
+def _rungs(numbers):
+    """'rung 11 does', 'rungs 11 and 12 do'."""
+    if len(numbers) == 1:
+        return f"rung {numbers[0]} does"
+    return f"rungs {', '.join(map(str, numbers[:-1]))} and {numbers[-1]} do"
 
 
 def device_gpu(backend):
