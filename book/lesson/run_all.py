@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from . import backend as backends
-from . import evidence, host, model, notebooks, nvrtc, reference, source, traffic
+from . import bench, evidence, host, impossible, model, notebooks, nvrtc, reference, source, traffic
 from .backend import kernel_of, scalar
 from .errors import ArgumentError, LessonError
 from .gpu import GpuBackend
@@ -38,6 +38,8 @@ SLOWER = max(67 / 8.1, 4800 / 320)
 COMPILER_SLOWER = 4  # the runtime's processor against the one that compiled for the record
 START_S = 30.0  # fetching the lesson, importing CuPy, a CUDA context
 REFERENCE_FLOPS = 2e9  # float64, NumPy on two cores: 4 N^2 d operations, and the exponentials
+SGEMM_RUNS = 30  # of the ceiling's product: warm-ups, the estimate and the rounds
+LONG_N = 1 << 20
 EMULATED_S = 3.0  # a launch emulated on the host, which counts requested bytes
 
 
@@ -91,6 +93,13 @@ class StandIn(GpuBackend):
 
     def free_bytes(self):
         return 15102 << 20
+
+    def sgemm(self, cupy):
+        """In place of cuBLAS: count the ceiling's runs at half of a T4's datasheet rate."""
+        ms = 1e3 * 2 * bench.CEILING_N**3 / 4.05e12
+        self.counts["SGEMM"] += SGEMM_RUNS
+        self.clock_ms += SGEMM_RUNS * ms
+        return bench.Ceiling(bench.CEILING_N, 4.05, ms, ms, ms, 5)
 
     def ran(self, kernel, n):
         """Count a launch, or hold it back while a graph is being captured."""
@@ -227,6 +236,13 @@ def count(cells, name="cells"):
         seen["compiled"] += 1
         return nvrtc_compiles(*arguments, **options)
 
+    def long_run(n=None):
+        # The size that is offered takes OFFER_S by design; its N is at most of this order.
+        stand_in.clock_ms += 1e3 * impossible.OFFER_S
+        seen["operations"] += 4 * bench.SAMPLED_ROWS * LONG_N * traffic.D
+
+    bench.Sgemm, bench.ceiling = stand_in.sgemm, lambda backend, counted: counted
+    impossible.show = long_run
     emulate, host.HostProgram.launch = host.HostProgram.launch, launch
     nvrtc_compiles, nvrtc.compile_cubin = nvrtc.compile_cubin, compile_cubin
     for module in [m for n, m in sys.modules.items() if n.startswith("lesson.")]:
