@@ -100,6 +100,17 @@ def test_the_pages_are_those_of_the_book(trees):
 # What a page says
 
 
+def raw_markup(tree):
+    """Paragraphs in which Markdown was not understood: a definition, a fence, a directive."""
+    return [p.text[:80] for p in tree if p.tag == "p"
+            and re.search(r"\n\s*: |(^|\n)\s*(```|:::|\{\w+\}`)", p.text)]
+
+
+def test_no_markdown_is_left_in_a_paragraph(trees):
+    assert raw_markup(Tree("<p>A term,\nin 2 lines.\n: Its meaning.</p>").root)
+    assert {name: found for name, tree in trees.items() if (found := raw_markup(tree))} == {}
+
+
 def unmarked(tree):
     """Outputs that hold a digit and lie under no mark."""
     found = []

@@ -210,5 +210,21 @@ def test_an_unknown_backend_and_one_that_is_not_there_are_refused(monkeypatch):
         backends.choose("live")
 
 
+def test_an_illegal_access_is_reported_with_its_kernel_and_the_remedy():
+    from lesson.gpu import GpuBackend
+
+    class CUDARuntimeError(Exception):
+        pass
+
+    def wait():
+        raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access")
+
+    runtime = types.SimpleNamespace(deviceSynchronize=wait, CUDARuntimeError=CUDARuntimeError)
+    gpu = object.__new__(GpuBackend)
+    gpu.cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=runtime))
+    with pytest.raises(LaunchError, match="attentionOnline failed.*IllegalAddress.*restart"):
+        gpu.synchronize("attentionOnline")
+
+
 def test_a_lesson_error_shows_its_message_alone():
     assert LessonError("what to do")._render_traceback_() == ["LessonError: what to do"]
