@@ -1,4 +1,5 @@
-"""The online-maximum widget alive: JupyterLab, driven by the browser, with a Python behind it."""
+"""The online-maximum widget alive: in JupyterLab and in Notebook 7, driven by the browser, with a
+Python behind it."""
 
 import importlib.util
 import json
@@ -13,6 +14,12 @@ import pytest
 from conftest import ROOT, missing
 
 TOKEN = "online-max"
+# Module to start -> (page of a notebook, options of its own)
+FRONT_ENDS = {
+    "jupyterlab": ("lab/tree", ["--LabApp.news_url=None", "--LabApp.check_for_updates_class="
+                                "jupyterlab.NeverCheckForUpdate"]),
+    "notebook": ("notebooks", ["--JupyterNotebookApp.news_url=None"]),
+}
 CELLS = [
     f"import sys; sys.path.insert(0, {str(ROOT / 'book')!r})\n"
     "import lesson\n"
@@ -23,12 +30,14 @@ CELLS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """A JupyterLab with one notebook. Returns its address."""
-    if importlib.util.find_spec("jupyterlab") is None:
-        missing("jupyterlab is not installed (pip install jupyterlab)")
-    home = tmp_path_factory.mktemp("lab")
+@pytest.fixture(params=FRONT_ENDS)
+def front_end(request, tmp_path):
+    """A front end with one notebook. Returns (address of its server, path of the page)."""
+    module = request.param
+    if importlib.util.find_spec(module) is None:
+        missing(f"{module} is not installed (pip install {module})")
+    page, options = FRONT_ENDS[module]
+    home = tmp_path
     cells = [{"cell_type": "code", "id": f"cell-{i}", "source": text, "metadata": {}, "outputs": [],
               "execution_count": None} for i, text in enumerate(CELLS)]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -40,13 +49,12 @@ def lab(tmp_path_factory):
     log = home / "lab.log"
     with log.open("w") as out:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port=0",
+            [sys.executable, "-m", module, "--no-browser", "--allow-root", "--port=0",
              "--ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={home}",
-             "--LabApp.news_url=None",
-             "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"],
+             *options],
             env=environment, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     try:
-        yield _address(server, log)
+        yield _address(server, log), f"{page}/walk.ipynb"
     finally:
         server.terminate()
         server.wait(timeout=20)
@@ -64,23 +72,24 @@ def _address(server, log, seconds=60):
             except OSError:
                 pass
         time.sleep(0.3)
-    raise AssertionError(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
+    raise AssertionError(f"the front end did not start:\n{log.read_text()[-3000:]}")
 
 
 @pytest.fixture
-def notebook(browser, lab):
+def notebook(browser, front_end):
     """The notebook in the browser, its kernel ready; nothing outside this machine is asked."""
+    address, path = front_end
     context = browser.new_context(viewport={"width": 1280, "height": 1400})
     context.set_default_timeout(30_000)
     page = context.new_page()
     page.route("**/*", lambda route: route.continue_()
-               if route.request.url.startswith((lab, lab.replace("http", "ws"), "data:", "blob:"))
+               if route.request.url.startswith((address, "data:", "blob:"))
                else route.abort())
-    page.goto(f"{lab}/lab/tree/walk.ipynb?token={TOKEN}")
+    page.goto(f"{address}/{path}?token={TOKEN}")
     page.wait_for_selector(".jp-Notebook .jp-CodeCell .cm-content")
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
     end = time.monotonic() + 30
-    while time.monotonic() < end and not _connected(lab):
+    while time.monotonic() < end and not _connected(address):
         page.wait_for_timeout(200)
     yield page
     context.close()
@@ -143,7 +152,7 @@ def test_python_and_picture_move_each_other(notebook, browser):
     notebook.keyboard.press("ArrowDown")  # the widget's key, not the notebook's
     lowered = float(bar.get_attribute("aria-valuenow"))
     assert lowered == dragged - 0.25
-    widget.get_by_role("button", name="Next").click()
+    widget.get_by_role("button", name="Next").press("Enter")  # nor does the notebook edit a cell
     expect(widget.locator(".om-steptext")).to_have_text("4 of 8")
     printed = run(notebook, 2).locator(".jp-OutputArea-output")
     expect(printed).to_have_text(f"read {lowered} 4 spike-late")

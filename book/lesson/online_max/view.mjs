@@ -8,6 +8,10 @@ const PLAY_MS = 1100; // one step of "play"
 const TWEEN_MS = 350; // weights shrink before the reader's eyes
 const SVG = "http://www.w3.org/2000/svg";
 
+// Jupyter's shortcuts see a key before the element that has the focus. That element itself must say
+// that it keeps its keys: Jupyter tries the focused element first and only then asks its parents.
+const KEEPS_KEYS = "data-lm-suppress-shortcuts";
+
 function element(tag, attributes = {}, ...children) {
   const node = tag.startsWith("svg:")
     ? document.createElementNS(SVG, tag.slice(4))
@@ -16,6 +20,8 @@ function element(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value !== false && value != null) node.setAttribute(name, value === true ? "" : value);
   }
+  if (["button", "input", "select", "summary"].includes(tag) || "tabindex" in attributes || attributes.role === "slider")
+    node.setAttribute(KEEPS_KEYS, "true");
   node.append(...children);
   return node;
 }
@@ -192,7 +198,7 @@ function render({ model, el }) {
     captured ? captured.note : "in float32, by this picture; no kernel ran");
   const live = element("p", { class: "om-live", "aria-live": "polite" });
 
-  const root = element("div", { class: "online-max", role: "group", "aria-label": "The online maximum, tile by tile", "data-lm-suppress-shortcuts": "true" },
+  const root = element("div", { class: "online-max", role: "group", "aria-label": "The online maximum, tile by tile" },
     controls, verdictLine, plot, ...(captured ? [] : [editRow]), stepRow, story, numbers, details, source, live);
   el.replaceChildren(root);
 
