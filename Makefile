@@ -18,7 +18,7 @@ book: $(VENV)/book
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter-book build . -W -n --keep-going
 
 test: $(VENV)/test
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 3 --dist loadfile
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 report record: $(VENV)/book
 	cd book && ../$(BIN)/python -m lesson $@

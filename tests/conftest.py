@@ -1,5 +1,6 @@
 """Shared by the tests: the built book, small books of their own, and a browser."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -12,6 +13,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Begun first, so that no worker is left alone with one of them at the end.
+LONGEST = ("test_chapters.py", "test_book.py", "test_colab.py", "test_mutants.py", "test_pages.py")
+
+# Several test files run at once: a BLAS thread more would only wait, and takes a core to do so.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items):
+    order = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 def missing(what):
@@ -44,12 +55,20 @@ def jupyter_book(book, output, **environment):
 def built(tmp_path_factory):
     """The whole book, built once from the working tree; its folder of HTML, and the build's text.
 
-    Chapters are executed afresh, whatever an earlier `make book` has left.
+    Chapters are executed afresh, whatever an earlier `make book` has left. The first worker that
+    wants the book builds it; the others wait and read the same one. Nobody may change it.
     """
-    output = tmp_path_factory.mktemp("book")
-    done = jupyter_book(ROOT, output)
-    assert done.returncode == 0, done.stdout[-6000:]
-    return output / "_build/html", done.stdout
+    top = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        top = top.parent  # of all workers of this run
+    output, text = top / "book", top / "book.txt"
+    with (top / "book.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not text.exists():
+            done = jupyter_book(ROOT, output)
+            assert done.returncode == 0, done.stdout[-6000:]
+            text.write_text(done.stdout, encoding="utf-8")
+    return output / "_build/html", text.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
