@@ -1,5 +1,6 @@
 """The build: one command, every warning an error, no stale output, the same pages twice."""
 
+import html
 import json
 import re
 import shutil
@@ -164,6 +165,28 @@ def test_maths_is_mathml(small_book):
     assert page.count("<math") == 2 and page.count("<mtr>") == 2
     assert "_static/maths.css" in page
     assert "mathjax" not in page.lower()
+
+
+@pytest.mark.parametrize("latex, display, expected", [
+    (r"O(\log N)", "inline", "O ( log | N )"),
+    (r"8 \epsilon \max |s|", "inline", "8 \u03f5 | max | < s >"),
+    (r"\max(m, s)", "inline", "max ( m , s )"),
+    (r"= \max_{j} s_j", "inline", "= [sub max j ] | [sub s j ]"),
+    (r"= \max_{j} s_j", "block", "= [under max j ] | [sub s j ]"),
+    (r"\exp(a) \exp({-\infty})", "inline", "exp ( a ) | exp ( ^\u2212 \u221e )"),
+])
+def test_maths_has_the_spaces_of_latex(latex, display, expected):
+    """In `expected` a bar is a thin space, < and > are fences, ^ is a sign."""
+    from latex2mathml.converter import convert
+    from mathml import spaced
+
+    text = html.unescape(spaced(convert(latex, display=display), display))
+    for pattern, short in (("<mspace[^>]*></mspace>", " | "), ('<mo[^>]*"prefix">\\|</mo>', " < "),
+                           ('<mo[^>]*"postfix">\\|</mo>', " > "), ('<mo form="prefix">', " ^"),
+                           ("<m(sub|under)>", r" [\1 "), ("</m(sub|under)>", " ] ")):
+        text = re.sub(pattern, short, text)
+    # Tags, except for the fences above.
+    assert re.sub(r"</?m[^>]*>", " ", text).split() == expected.split()
 
 
 def test_a_line_in_italics_above_a_table_is_its_caption(small_book):

@@ -6,7 +6,8 @@ from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.util import logging
 
-SIGN = r'\1\2<mo form="prefix">&#x02212;'
+BAR = '<mo stretchy="false"{}>&#x0007C;</mo>'
+THIN = '<mspace width="0.1667em"></mspace>'
 log = logging.getLogger(__name__)
 
 
@@ -22,9 +23,28 @@ def mathml(node, display):
     except Exception as error:  # the converter raises many kinds; each is a fault of the source
         log.warning("maths not understood: %s (%s)", latex, error, location=node)
         return ""
-    # Infinity is a value, and a minus after one of these is a sign: without operators' spacing.
+    return spaced(text, display)
+
+
+def spaced(text, display):
+    """MathML with the spaces that LaTeX has: the converter takes too much for an operator."""
+    # Infinity is a value, and a minus after one of these is a sign.
     text = text.replace("<mo>&#x0221E;</mo>", "<mi>&#x0221E;</mi>")
-    return re.sub(r"(&#x0003D;|&#x00028;|&#x0002C;|<mrow>)(</mo>)?<mo>&#x02212;", SIGN, text)
+    text = re.sub(r"(&#x0003D;|&#x00028;|&#x0002C;|<mrow>)(</mo>)?<mo>&#x02212;",
+                  r'\1\2<mo form="prefix">&#x02212;', text)
+    # Bars come in pairs.
+    text = re.sub(f"{BAR.format('')}(.*?){BAR.format('')}",
+                  BAR.format(' form="prefix"') + r"\1" + BAR.format(' form="postfix"'), text)
+    # The maximum is a function's name; on a line of its own its index stands below it.
+    text = text.replace("<mo>max</mo>", "<mi>max</mi>")
+    if display == "block":
+        text = re.sub(r"<msub>(<mi>max</mi><mrow>.*?</mrow>)</msub>", r"<munder>\1</munder>", text)
+    # Between a factor and a function's name; between the name and an argument without brackets.
+    name = "<mi>(?:exp|log|max)</mi>"
+    text = re.sub(f"(</mi>|</mn>|</msub>|&#x00029;</mo>)(?={name})", r"\1" + THIN, text)
+    indexed = "<munder><mi>max</mi>.*?</munder>|<msub><mi>max</mi>.*?</msub>"
+    argument = '<mi>|<msub>|<mo stretchy="false" form="prefix">'
+    return re.sub(f"({indexed}|{name})(?={argument})", r"\1" + THIN, text)
 
 
 def inline(self, node):
