@@ -393,7 +393,10 @@ FOCUSED = """() => {
   if (!e || e === document.body) return null;
   const box = e.getBoundingClientRect(), style = getComputedStyle(e);
   if (!e.dataset.stop) e.dataset.stop = String(document.querySelectorAll("[data-stop]").length);
-  return {stop: e.dataset.stop, tag: e.tagName, text: (e.getAttribute("aria-label")
+  return {stop: e.dataset.stop, tag: e.tagName,
+    place: [...document.querySelectorAll("*")].indexOf(e),
+    part: e.closest("header, nav, aside, main, footer")?.tagName,
+    top: box.top + scrollY, bottom: box.bottom + scrollY, text: (e.getAttribute("aria-label")
       || e.innerText || e.value || e.name || "").trim().slice(0, 60),
     visible: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight
       && style.visibility === "visible",
@@ -422,6 +425,10 @@ def test_the_keyboard_reaches_and_leaves_everything(visit, name, width):
     assert [s for s in stops if not (s["text"] and s["visible"] and s["outline"])] == []
     if name != "404.html":
         assert stops[0]["text"].startswith("Skip")
+    # In the order of the text, which is the order on the screen: never back up within a part.
+    pairs = list(zip(stops, stops[1:], strict=False))
+    assert [(a, b) for a, b in pairs if b["place"] <= a["place"]] == []
+    assert [(a, b) for a, b in pairs if a["part"] == b["part"] and b["bottom"] <= a["top"]] == []
     for _ in stops[1:]:
         page.keyboard.press("Shift+Tab")
     assert page.evaluate(FOCUSED)["stop"] in {s["stop"] for s in stops[:2]}
@@ -459,6 +466,21 @@ def test_the_menu_of_a_phone(visit):
     assert chapters.is_visible() and button.get_attribute("aria-expanded") == "true"
     page.keyboard.press("Escape")
     assert not chapters.is_visible() and button.get_attribute("aria-expanded") == "false"
+
+
+def test_a_box_that_scrolls_says_so(visit):
+    page = visit("book/05-the-gated-table.html", width=360).page
+    page.wait_for_function("document.querySelector('.more')")
+    state = """() => [...document.querySelectorAll('.lesson-scroll')].map(box => ({
+      left: Math.round(box.scrollWidth - box.clientWidth - box.scrollLeft),
+      more: box.classList.contains('more'),
+      caption: box.querySelector('caption')?.getBoundingClientRect().right ?? 0}))"""
+    boxes = page.evaluate(state)
+    assert [box for box in boxes if box["more"] != (box["left"] > 1)] == []
+    assert len([box for box in boxes if box["more"]]) > 5
+    assert [box for box in boxes if box["caption"] > 360] == []  # read without a scroll
+    page.evaluate("document.querySelectorAll('.lesson-scroll').forEach(b => b.scrollTo(9999, 0))")
+    page.wait_for_function("!document.querySelector('.lesson-scroll.more')")
 
 
 @each_theme
