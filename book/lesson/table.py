@@ -82,11 +82,12 @@ class Table:
                        for c, num in zip(self.columns, numeric))
         body = []
         for cells, mark in self.rows:
-            tds = [f'<th scope="row"{_num(numeric[0])}{_whole(cells[0])}>{escape(cells[0])}</th>']
-            tds += [f"<td{_class(c, num)}{_whole(c)}>{escape(c)}</td>"
+            first = cells[0]
+            tds = [f'<th scope="row"{_num(numeric[0])}{_whole(first, 16)}>{escape(first)}</th>']
+            tds += [f"<td{_class(c, num)}{_whole(c, 27)}>{escape(c)}</td>"
                     for c, num in zip(cells[1:], numeric[1:])]
             if mixed:
-                tds.append(f"<td>{mark_html(mark)}</td>")
+                tds.append(f'<td style="white-space:nowrap">{mark_html(mark)}</td>')
             body.append(f'<tr data-mark="{mark}">{"".join(tds)}</tr>')
         if mixed:
             head += '<th scope="col">mark</th>'
@@ -142,9 +143,9 @@ def _is_number(cell):
     return cell[:1].isdigit() or cell[:1] in "-+–—" or cell in ("", "nan", "inf")
 
 
-def _whole(cell):
+def _whole(cell, longest):
     """A number, a date or a name stays on one line; a sentence may wrap."""
-    short = len(cell) <= len("H200, 2026-01-01") or cell[:1].isdigit()
+    short = len(cell) <= longest or cell[:1].isdigit()
     return ' style="white-space:nowrap"' if short else ""
 
 

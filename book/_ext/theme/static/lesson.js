@@ -26,14 +26,19 @@
     }
   });
 
-  // A box that might scroll is a stop for the Tab key; one that does not is none. Sizes change with
-  // the window, and with a <details> that opens.
-  const stop = (box) => {
+  // A box that might scroll is a stop for the Tab key; one that does not is none. While something
+  // lies beyond its right edge, it shows that. Sizes change with the window, and with a <details>
+  // that opens.
+  const look = (box) => {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
     else box.removeAttribute("tabindex");
+    box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
   };
-  const watch = new ResizeObserver((changes) => changes.forEach((change) => stop(change.target)));
-  document.querySelectorAll(".lesson-scroll, .highlight > pre").forEach((box) => watch.observe(box));
+  const watch = new ResizeObserver((changes) => changes.forEach((change) => look(change.target)));
+  for (const box of document.querySelectorAll(".lesson-scroll, .highlight > pre")) {
+    watch.observe(box);
+    box.addEventListener("scroll", () => look(box), { passive: true });
+  }
 
   if (!navigator.clipboard) return;
   for (const pre of document.querySelectorAll(".highlight > pre")) {
