@@ -113,7 +113,7 @@ def gate_rungs(backend, progress, which=None, gated=GATED):
     return rows
 
 
-class _Inputs:
+class Inputs:
     """Heads of ``random`` for one N, with the reference of all rows or of a sample."""
 
     def __init__(self, n, heads):
@@ -340,7 +340,7 @@ def measure(backend, progress, ns=BENCH_N, all_heads=HEADS, gated=GATED):
     for heads in all_heads:
         for n in ns:
             progress(f"comparison, {heads} heads, N = {n}", 0, 1)
-            inputs = _Inputs(n, heads)
+            inputs = Inputs(n, heads)
             rows += [time_rung(backend, r, inputs) for r in ladder.runnable(backend)
                      if heads == 1 or r.heads]
             rows.append(time_rung(backend, "best", inputs))

@@ -167,7 +167,7 @@ def rung_times(n=4096, live=True):
     chosen = backends.choose()
     if live and chosen is not None and chosen.mark == "live":
         with Progress() as progress:
-            inputs, rows = bench._Inputs(n, 1), []
+            inputs, rows = bench.Inputs(n, 1), []
             runnable = ladder.runnable(chosen)
             for i, r in enumerate(runnable):
                 progress(f"the ladder, N = {n}", i, len(runnable))
@@ -184,6 +184,11 @@ def rung_times(n=4096, live=True):
                    note(item))
     if not t.rows:
         t.footer = NO_BENCH
+    places = {cells[-1] for cells, _ in t.rows}
+    if len(places) == 1:  # said once, in the caption
+        t.note = places.pop()
+        t.columns.pop()
+        t.rows = [(cells[:-1], mark) for cells, mark in t.rows]
     return t
 
 
