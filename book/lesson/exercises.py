@@ -47,6 +47,15 @@ def _by_tile(n, levels):
     return np.repeat(levels, BN)[:n]
 
 
+def _plunge(rng, tiles):
+    """Levels of the tiles from -115 to 115 in a random order, but the lowest right after the
+    highest: a maximum that falls with the tile's then overflows the rescale, always."""
+    low, *between, high = np.linspace(-115, 115, tiles)
+    between = list(rng.permutation(between))
+    at = rng.integers(0, len(between) + 1)
+    return [*between[:at], high, low, *between[at:]]
+
+
 FRESH = {
     "random": lambda rng, n: tuple(rng.standard_normal((n, D), dtype=np.float32) for _ in range(3)),
     "a spike in the last tile": lambda rng, n: _spike(rng, n, n - BN, n),
@@ -54,8 +63,7 @@ FRESH = {
     "rising scores": lambda rng, n: _steered(
         rng, _by_tile(n, np.cumsum(rng.uniform(1, 3, n // BN)))),
     "scores below -100": lambda rng, n: _steered(rng, np.full(n, -rng.uniform(108, 118))),
-    "scores beyond ±100": lambda rng, n: _steered(
-        rng, _by_tile(n, rng.permutation(np.linspace(-115, 115, n // BN)))),
+    "scores beyond ±100": lambda rng, n: _steered(rng, _by_tile(n, _plunge(rng, n // BN))),
 }
 
 
