@@ -144,7 +144,10 @@ def _is_number(cell):
 
 
 def _whole(cell, longest):
-    """A number, a date or a name stays on one line; a sentence may wrap."""
+    """A number, a date or a name stays on one line; a sentence may wrap.
+
+    ``longest``, in characters, is less for a row's heading: a phone shows cells beside it.
+    """
     short = len(cell) <= longest or cell[:1].isdigit()
     return ' style="white-space:nowrap"' if short else ""
 
