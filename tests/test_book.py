@@ -163,6 +163,7 @@ def test_maths_is_mathml(small_book):
     assert done.returncode == 0, done.stdout
     page = (book / "_build/html/book/01.html").read_text()
     assert page.count("<math") == 2 and page.count("<mtr>") == 2
+    assert "</math>.</span>" in page  # the full stop stays on the formula's line
     assert "_static/maths.css" in page
     assert "mathjax" not in page.lower()
 

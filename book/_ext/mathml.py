@@ -47,8 +47,19 @@ def spaced(text, display):
     return re.sub(f"({indexed}|{name})(?={argument})", r"\1" + THIN, text)
 
 
+def hold_punctuation(app, doctree, docname):
+    """A browser may break a line between maths and a comma: give the comma to the maths."""
+    for node in list(doctree.findall(nodes.math)):
+        after = node.next_node(descend=False, siblings=True)
+        if isinstance(after, nodes.Text) and (held := re.match(r"[,.;:?)]+", after)):
+            node["after"] = held[0]
+            after.parent.replace(after, nodes.Text(after[held.end():]))
+
+
 def inline(self, node):
-    self.body.append(mathml(node, "inline"))
+    text = mathml(node, "inline")
+    held = node.get("after")
+    self.body.append(f'<span class="held">{text}{held}</span>' if held else text)
     raise nodes.SkipNode
 
 
@@ -60,4 +71,5 @@ def display(self, node):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (inline, None), (display, None))
+    app.connect("doctree-resolved", hold_punctuation)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
