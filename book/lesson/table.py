@@ -10,6 +10,8 @@ MARKS = {
     "computed": "arithmetic or the compiler, no run",
     "stale": "recorded with other kernels than these",
 }
+# Characters of what stays on one line. A row's heading has fewer, so that a phone shows cells too.
+NAME, HEADING = 30, 16
 
 
 def mark_html(mark, note=""):
@@ -82,9 +84,9 @@ class Table:
                        for c, num in zip(self.columns, numeric))
         body = []
         for cells, mark in self.rows:
-            first = cells[0]
-            tds = [f'<th scope="row"{_num(numeric[0])}{_whole(first, 16)}>{escape(first)}</th>']
-            tds += [f"<td{_class(c, num)}{_whole(c, 27)}>{escape(c)}</td>"
+            first, style = cells[0], _num(numeric[0]) + _whole(cells[0], HEADING)
+            tds = [f'<th scope="row"{style}>{escape(first)}</th>']
+            tds += [f"<td{_class(c, num)}{_whole(c, NAME)}>{escape(c)}</td>"
                     for c, num in zip(cells[1:], numeric[1:])]
             if mixed:
                 tds.append(f'<td style="white-space:nowrap">{mark_html(mark)}</td>')
@@ -140,15 +142,14 @@ class Tables:
 
 
 def _is_number(cell):
-    return cell[:1].isdigit() or cell[:1] in "-+–—" or cell in ("", "nan", "inf")
+    """A number, perhaps with its unit or its range; a sentence may begin with one."""
+    begins = cell[:1].isdigit() or cell[:1] in "-+–—"
+    return begins and len(cell) <= NAME or cell in ("", "nan", "inf")
 
 
 def _whole(cell, longest):
-    """A number, a date or a name stays on one line; a sentence may wrap.
-
-    ``longest``, in characters, is less for a row's heading: a phone shows cells beside it.
-    """
-    short = len(cell) <= longest or cell[:1].isdigit()
+    """A number, a date or a name stays on one line; a sentence may wrap."""
+    short = len(cell) <= (NAME if cell[:1].isdigit() else longest)
     return ' style="white-space:nowrap"' if short else ""
 
 
