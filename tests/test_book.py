@@ -41,7 +41,7 @@ def test_the_book_builds_without_a_warning(built):
 
 def test_a_second_build_executes_nothing_and_gives_the_same_pages(built, tmp_path):
     site, _ = built
-    first = {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file()}
+    first = contents(site)
     shutil.copytree(site.parent, tmp_path / "_build")  # other tests read the first
     begin = time.monotonic()
     done = jupyter_book(ROOT, tmp_path)
@@ -55,7 +55,7 @@ def test_a_second_build_executes_nothing_and_gives_the_same_pages(built, tmp_pat
 def test_pages_executed_again_are_the_same(built, tmp_path):
     """Nothing that runs may differ from run to run, except what a live GPU measures."""
     site, _ = built
-    first = {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file()}
+    first = contents(site)
     if any(b'data-mark="live"' in text for path, text in first.items() if path.suffix == ".html"):
         pytest.skip("a GPU measured here: live times differ from run to run")
     done = jupyter_book(ROOT, tmp_path)
@@ -63,8 +63,13 @@ def test_pages_executed_again_are_the_same(built, tmp_path):
     assert_same_pages(first, tmp_path / "_build/html")
 
 
+def contents(folder):
+    """{path: bytes} of all files below a folder."""
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 def assert_same_pages(first, folder):
-    second = {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    second = contents(folder)
     assert first.keys() == second.keys()
     assert [str(path) for path in first if first[path] != second[path]] == []
 

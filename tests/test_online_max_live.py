@@ -37,21 +37,20 @@ def front_end(request, tmp_path):
     if importlib.util.find_spec(module) is None:
         missing(f"{module} is not installed (pip install {module})")
     page, options = FRONT_ENDS[module]
-    home = tmp_path
     cells = [{"cell_type": "code", "id": f"cell-{i}", "source": text, "metadata": {}, "outputs": [],
               "execution_count": None} for i, text in enumerate(CELLS)]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    (home / "walk.ipynb").write_text(json.dumps(
+    (tmp_path / "walk.ipynb").write_text(json.dumps(
         {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}))
     own = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data",
            "JUPYTER_RUNTIME_DIR": "runtime", "IPYTHONDIR": "ipython"}
-    environment = {**os.environ, **{name: str(home / folder) for name, folder in own.items()}}
-    log = home / "lab.log"
+    environment = {**os.environ, **{name: str(tmp_path / folder) for name, folder in own.items()}}
+    log = tmp_path / "server.log"
     with log.open("w") as out:
         server = subprocess.Popen(
             [sys.executable, "-m", module, "--no-browser", "--allow-root", "--port=0",
-             "--ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={home}",
-             *options],
+             "--ip=127.0.0.1", f"--IdentityProvider.token={TOKEN}",
+             f"--ServerApp.root_dir={tmp_path}", *options],
             env=environment, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     try:
         yield _address(server, log), f"{page}/walk.ipynb"

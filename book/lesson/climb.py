@@ -14,7 +14,7 @@ from .gate import judge
 from .occupancy import H200, T4
 from .progress import Progress
 from .reference import attention
-from .table import Sentence, Table, Tables, mark_html, mib
+from .table import Sentence, Table, Tables, mark_html, mib, ms
 
 SOURCES = (*(r.name for r in ladder.RUNGS), ladder.MERGE)
 SHOWN_N = (4096, 16384)
@@ -51,16 +51,15 @@ def before(r):
     return ladder.BEST if r is ladder.SMALL else ladder.rung(r.number - 1)
 
 
-def row_of(found, r, n, heads=1):
-    """A rung's Row of a Bench, or None; not the row of the lesson's choice."""
-    return next((row for row in found.rows
-                 if (row.what, row.n, row.heads) == (r.label, n, heads)), None)
-
-
 def row_called(found, what, n, heads=1):
     """A Row of a Bench by what was timed, or None."""
     return next((row for row in found.rows
                  if (row.what, row.n, row.heads) == (what, n, heads)), None)
+
+
+def row_of(found, r, n, heads=1):
+    """A rung's Row of a Bench, or None; not the row of the lesson's choice."""
+    return row_called(found, r.label, n, heads)
 
 
 # --- one rung ------------------------------------------------------------------------------------
@@ -198,8 +197,7 @@ def _rung_rows(t, rows, top, mark, where):
             base = rows.get(before(r).number) if r.number > 1 else None
             against = f"{base.median_ms / row.median_ms:.2f}x rung {base.rung}" if base else "–"
             t.add(mark, title(r), row.splits, f"{row.fraction:.3f}",
-                  f"{row.median_ms:.4f} ({row.low_ms:.4f}–{row.high_ms:.4f})", against,
-                  f"{bench.share(row, top):.1%}" if top else "–", where)
+                  ms(row), against, f"{bench.share(row, top):.1%}" if top else "–", where)
 
 
 def rung_counters():
