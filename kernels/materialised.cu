@@ -5,7 +5,8 @@
 //   weightedV     O = (P V) / rowSum     grid (D/16, N/16), block (16, 16)
 //
 // Q, K, V, O are (N, 64) and S, P are (N, N), row-major float32. N is a multiple of 16.
-// Compulsory passes over the N x N matrix: S written, S read twice, P written, P read = 20 N^2 bytes.
+// Passes over the N x N matrix: S written, S read twice, P written, P read. One transfer each makes
+// 20 N^2 bytes.
 
 // snippet: constants
 constexpr int D = 64;         // width of the head

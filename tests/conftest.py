@@ -1,74 +1,84 @@
 """Shared by the tests: the built book, small books of their own, and a browser."""
 
-import fcntl
 import os
-import re
 import shutil
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
+from support import BOOK, ROOT, TESTS, missing
+from support.books import Markdown, SmallBook, executed_by_build, jupyter_book
+from support.executions import Executed, execute
+from support.front_ends import front_end, notebook  # noqa: F401 - fixtures
+from support.once import once, shared
 
-ROOT = Path(__file__).resolve().parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Begun first, so that no worker is left alone with one of them at the end.
-LONGEST = ("test_chapters.py", "test_book.py", "test_colab.py", "test_mutants.py", "test_pages.py")
-
 # Several test files run at once: a BLAS thread more would only wait, and takes a core to do so.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+# What `make quick` leaves out by itself: tests that need a browser, a built book, an executed
+# chapter or one of test_edits.py. Others are marked slow by hand, where they stand.
+SLOW = {"browser", "built", "executed", "small_book", "small_pages", "walk"}
+# Files whose tests each worker takes one by one; those of the others stay together, since they
+# share what one of them has made. Their long ones begin first, so that no worker is left alone
+# with one at the end: what the others read, then what takes longest.
+ONE_BY_ONE = ("tools/test_estimate.py", "book/test_colab.py", "book/test_chapters.py",
+              "book/test_build.py", "test_exercises.py", "measure/test_gates_and_times.py",
+              "test_main.py", "machine/test_nvrtc.py", "book/test_mathml.py",
+              "online_max/test_live.py", "stepper/test_live.py")
+FIRST = "test_the_book_builds_without_a_warning"  # many read it, and would wait for it
+# They read what many others have made.
+LAST = ("test_what_colab_saves_is_repaired", "test_the_emulator_runs_in_the_chapters",
+        "test_a_chapter_executed_again_elsewhere_says_the_same")
+
+
 def pytest_collection_modifyitems(items):
-    order = {name: i for i, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    places = {name: i for i, name in enumerate(ONE_BY_ONE)}
 
+    def place(item):
+        file = item.path.relative_to(TESTS).as_posix()
+        order = (item.originalname in LAST) - (item.originalname == FIRST)
+        return order, places.get(file, len(places))
 
-def missing(what):
-    """Skip a test for want of `what`; on CI, where everything is installed, fail instead."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{what}: on CI this must be there")
-    pytest.skip(what)
-
-
-def jupyter_book(book, output, **environment):
-    """Build the book in the folder `book` as `make book` does. Returns the finished process."""
-    shutil.rmtree(Path(output, "_build/html"), ignore_errors=True)
-    shutil.rmtree(Path(output, "_build/.doctrees"), ignore_errors=True)
-    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build"]
-    command += [str(book), "--path-output", str(output), "-W", "-n", "--keep-going"]
-    done = subprocess.run(
-        command,
-        cwd=book,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=900,
-    )
-    done.stdout = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
-    return done
+    for item in items:
+        if SLOW & set(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+        file = item.path.relative_to(TESTS).as_posix()
+        if file == "book/test_pages.py":  # a browser each, and so the pages spread
+            item.add_marker(pytest.mark.xdist_group(f"{file} {item.originalname}"))
+        elif file not in places:
+            item.add_marker(pytest.mark.xdist_group(file))
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """The whole book, built once from the working tree; its folder of HTML, and the build's text.
 
-    Chapters are executed afresh, whatever an earlier `make book` has left. The first worker that
-    wants the book builds it; the others wait and read the same one. Nobody may change it.
+    Chapters are executed afresh, whatever an earlier `make book` has left. Nobody may change it.
     """
-    top = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        top = top.parent  # of all workers of this run
-    output, text = top / "book", top / "book.txt"
-    with (top / "book.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not text.exists():
-            done = jupyter_book(ROOT, output)
-            assert done.returncode == 0, done.stdout[-6000:]
-            text.write_text(done.stdout, encoding="utf-8")
-    return output / "_build/html", text.read_text(encoding="utf-8")
+    output = shared(tmp_path_factory) / "book"
+
+    def build():
+        done = jupyter_book(ROOT, output)
+        return [done.returncode, done.stdout]
+
+    code, text = once(output.parent, "book", build)
+    assert code == 0, text[-6000:]
+    return output / "_build/html", text
+
+
+@pytest.fixture(scope="session")
+def executed(request, tmp_path_factory):
+    """executed(chapter, setting) -> Executed; where the book's build has run it, from there."""
+    from lesson.machine import backend
+
+    def get(chapter, setting):
+        if setting == "emulated" and not backend.probe().gpu:
+            site, _ = request.getfixturevalue("built")
+            return Executed(0, "", executed_by_build(site.parent)[chapter])
+        return execute(chapter, setting, shared(tmp_path_factory))
+    return get
 
 
 @pytest.fixture(scope="session")
@@ -79,37 +89,57 @@ def site(built):
 
 @pytest.fixture
 def small_book(tmp_path):
-    """A folder with the book's configuration, extensions and theme, and no chapter yet.
+    """A SmallBook of this test's own."""
+    return SmallBook(tmp_path / "small")
 
-    Returns (folder, build): `build()` builds it and returns the finished process.
+
+MAGIC = """from IPython.core.magic import register_cell_magic
+@register_cell_magic
+def kernel(line, cell):
+    pass"""
+KERNEL = """%%kernel online/score
+__global__ void f(float *o, size_t n) { if (o && n > 0x1fu) o[threadIdx.x] = 1.0f; } // it's"""
+LINES = r"\begin{aligned} m' &= \max(m, s) \\ l' &= l\,e^{m-m'} \end{aligned}"
+TABLE = "| a | b |\n|---|---|\n| 1 | 2 |"
+
+
+@pytest.fixture(scope="session")
+def small_pages(tmp_path_factory):
+    """{chapter: its page} of a small book that holds one of each thing that pages are made of.
+
+    Its chapters: 'kernel', a kernel cell; 'maths'; 'table', one with a caption; 'lesson', one that
+    begins as the lesson's do.
     """
-    book = tmp_path / "small"
-    (book / "book").mkdir(parents=True)
-    for name in ("_config.yml", "requirements.txt"):
-        shutil.copy(ROOT / name, book)
-    for name in ("book/_ext", "book/_static"):
-        shutil.copytree(ROOT / name, book / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (book / "kernels").mkdir()
-    (book / "book/lesson").mkdir()
-    (book / "book/index.md").write_text("# A small book\n\nFor a test.\n")
-    (book / "book/provenance.md").write_text("# Provenance\n\nFor a test.\n")
-    (book / "_toc.yml").write_text(
-        "format: jb-book\nroot: book/index\nchapters: [{file: book/01}, {file: book/provenance}]\n"
-    )
-    return book, lambda: jupyter_book(book, book)
+    folder = shared(tmp_path_factory)
+
+    def build():
+        book = SmallBook(folder / "small", lesson=True)
+        text = Markdown("# A\n\nText.")
+        book.write("kernel", text, MAGIC, KERNEL)
+        book.write("maths", Markdown(f"# A\n\nText $x_1$.\n\n$${LINES}$$"))
+        book.write("table", Markdown(f"{text}\n\n*What doubles & grows*\n\n{TABLE}"))
+        setup = (BOOK / "tools/setup_cell.py").read_text(encoding="utf-8")
+        book.write("lesson", text, setup.strip("\n"), Markdown("Text."))
+        done = book.build()
+        assert done.returncode == 0, done.stdout
+        return {name: book.page(name) for name in ("kernel", "maths", "table", "lesson")}
+
+    return once(folder, "small-book", build)
 
 
 @pytest.fixture(scope="session")
 def browser():
-    """The system's Chromium, without a network of its own."""
+    """The system's Chromium; its network ends at this machine."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         missing("no Chromium on this machine (Debian: apt-get install chromium)")
     flags = ["--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     flags += ["--disable-sync", "--no-first-run", "--force-device-scale-factor=1"]
+    flags.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
     if os.geteuid() == 0:
         flags.append("--no-sandbox")  # Chromium's sandbox refuses root
+    playwright.expect.set_options(timeout=60_000)  # a busy machine is no fault of a page
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=path, args=flags)
         yield chromium
@@ -119,7 +149,7 @@ def browser():
 @pytest.fixture(scope="session")
 def server(site):
     """The built book as a web server gives it: compressed, with validators. Returns its address."""
-    from webserver import serve
+    from support.webserver import serve
 
     httpd = serve(site)
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
@@ -131,9 +161,55 @@ def server(site):
 @pytest.fixture(scope="session")
 def emulated():
     """The emulated backend; its tests need a C++ compiler."""
-    from lesson import backend, host
+    from lesson.machine import backend, emulator
 
-    ready, reason = host.available()
+    ready, reason = emulator.available()
     if not ready:
         missing(reason)
     return backend.choose("emulated")
+
+
+@pytest.fixture(scope="session")
+def one_order(emulated):
+    """An emulated backend with one order of threads, where races are not the question."""
+    return type(emulated)(orders=("ascending",))
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """The same test on every machine: emulated, also where there is a GPU."""
+    from lesson.machine import backend, emulator
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # for the notebooks' kernels
+    choose = backend.choose
+    if emulator.available()[0]:
+        monkeypatch.setattr(backend, "choose", lambda kind=None: choose(kind or "emulated"))
+
+
+@pytest.fixture(autouse=True)
+def no_edits():
+    """No test leaves an edited kernel to the next one."""
+    from lesson.text import edits
+
+    yield
+    if edits.edited():
+        edits.reset()
+    assert not edits.edited()
+
+
+@pytest.fixture
+def no_record(monkeypatch, tmp_path):
+    """No recorded run at all."""
+    from lesson.measure import evidence
+
+    monkeypatch.setattr(evidence, "FOLDER", tmp_path)
+
+
+@pytest.fixture
+def record(no_record, tmp_path):
+    """A recorded run with the ladder, the only one that there is. Returns it."""
+    from lesson.measure import evidence
+    from support.evidence import with_ladder
+
+    evidence.write(with_ladder(), tmp_path / "sample.json")
+    return with_ladder()

@@ -6,16 +6,17 @@ import re
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from lesson import exercises, host, nvrtc
-from lesson.edits import answers
+from lesson import exercises
 from lesson.errors import ArgumentError, CompileError, LessonError
-from lesson.source import from_text
+from lesson.machine import emulator, nvrtc
+from lesson.text.edits import answers
+from lesson.text.source import from_text
+from support import ROOT
 
-CHAPTER = ROOT / "book/07-exercises.ipynb"
+CHAPTER = ROOT / "book/exercises.ipynb"
 BEGIN, END = "your code", "end of your code"
 
-pytestmark = pytest.mark.skipif(not host.available()[0], reason=str(host.available()[1]))
+pytestmark = pytest.mark.skipif(not emulator.available()[0], reason=str(emulator.available()[1]))
 needs_nvrtc = pytest.mark.skipif(not nvrtc.available()[0], reason=str(nvrtc.available()[1]))
 
 
@@ -26,7 +27,7 @@ def sections():
         text = "".join(cell["source"])
         if cell["cell_type"] == "code":
             stubs += [text] if "exercise" in cell["metadata"].get("tags", ()) else []
-            if check := re.match(r'lesson\.check\("(\w+)"', text):
+            if check := re.match(r'lesson\.exercise\("(\w+)"', text):
                 found[check[1]] = [prose, stubs, []]
                 last, stubs = check[1], []
         elif text.startswith("<details>"):
@@ -73,7 +74,7 @@ def check(name, cells, seed=None):
             answers[name] = body
         else:
             given = function(text)
-    return exercises.check(name, given, seed)
+    return exercises.exercise(name, given, seed)
 
 
 def kernel_cell(name, text):
@@ -137,6 +138,7 @@ def test_the_answer_stands_nowhere_else(name):
     assert not new & {line.strip() for line in shown.splitlines()}
 
 
+@pytest.mark.slow  # N above 320
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stub_compiles_and_fails(name):
     found = check(name, SECTIONS[name][1])
@@ -153,6 +155,7 @@ def test_stubs_and_solutions_compile_for_a_gpu(name, arch):
         nvrtc.compile_cubin(exercises.build(name, text.partition("\n")[2]), arch)
 
 
+@pytest.mark.slow  # N above 320
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_passes(name):
     found = check(name, solved(name))
@@ -202,6 +205,10 @@ WRONG = {
     "merge: NaN from two empty parts": ("merge", ("a.m == c.m ? 1.0f : ", "")),
     "merge: one side": ("merge", ("a.o * ra + b.o * rb", "a.o * ra + b.o")),
     "merge: divided output": ("merge", ("a.o * ra + b.o * rb", "(a.o * ra + b.o * rb) / c.l")),
+    "products: lo lo": ("products", ("qHi[i][step], lo[j]", "qLo[i][step], lo[j]")),
+    "products: hi hi again": ("products", ("qHi[i][step], lo[j]", "qHi[i][step], hi[j]")),
+    "products: four": ("products", ("qHi[i][step], lo[j]);", "qHi[i][step], lo[j]); "
+                                    "mma(s[i][j0 + j], qLo[i][step], lo[j]);")),
     "notice: the spike comes first": ("notice", ("k[-1, 0]", "k[0, 0]")),
     "notice: scores out of bounds": ("notice", ("4 * 9", "4 * 90")),
     "start: too low": ("start", ("-4 * 98", "-4 * 105")),
@@ -209,6 +216,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_nearly_right_does_not_pass(what):
     name, *swaps = WRONG[what]
@@ -218,6 +226,7 @@ def test_what_is_nearly_right_does_not_pass(what):
     assert any(row.met is False for row in found.rows), found
 
 
+@pytest.mark.slow
 def test_another_right_answer_passes():
     found = check("swizzle", swap("swizzle", ("(e ^ key)", "(e + key) % D")))
     assert all(row.met is not False for row in found.rows), found
@@ -301,20 +310,20 @@ def test_a_mistake_in_the_cell_is_reported_in_its_lines():
 
 def test_questions_that_cannot_be_answered_are_refused(monkeypatch):
     with pytest.raises(ArgumentError, match="no exercise is called 'updat'; there are: update"):
-        exercises.check("updat")
+        exercises.exercise("updat")
     with pytest.raises(ArgumentError, match="needs your function"):
-        exercises.check("notice")
+        exercises.exercise("notice")
     with pytest.raises(ArgumentError, match=r"must return q, k, v of shape \(\d+, 64\)"):
-        exercises.check("notice", lambda n: None)
+        exercises.exercise("notice", lambda n: None)
     with pytest.raises(ArgumentError, match="k has shape"):
-        exercises.check("start", lambda n: (np.ones((n, 64)), np.ones((n, 3)), np.ones((n, 64))))
+        exercises.exercise("start", lambda n: (np.ones((n, 64)), np.ones((n, 3)), np.ones((n, 64))))
     monkeypatch.setitem(answers, "update", None)
     with pytest.raises(LessonError, match="run the cell that begins with %%kernel exercise/update"):
-        exercises.check("update")
+        exercises.exercise("update")
 
 
 def test_without_a_backend_a_check_says_so_and_decides_nothing(monkeypatch):
     monkeypatch.setattr(exercises.backends, "choose", lambda: None)
-    found = exercises.check("update")
+    found = exercises.exercise("update")
     assert not found.passed and found.rows[0].met is None
     assert "Not decided on this machine" in repr(found)

@@ -1,6 +1,7 @@
-"""`{lesson-table}` in a page that is no notebook: a table drawn from the evidence or this build.
+"""`{lesson-table}` and `{lesson-widget}` in a page that is no notebook.
 
-Numbers on the landing page and on the provenance page are never typed in.
+A table is drawn from the evidence or from this build: numbers on the landing page and on the
+provenance page are never typed in. The widget is its own HTML form, which needs no Python.
 """
 
 import importlib.metadata
@@ -17,36 +18,10 @@ if str(BOOK) not in sys.path:
     sys.path.insert(0, str(BOOK))  # for `import lesson`, as in a chapter
 
 
-def headline(n=4096):
-    """What the lesson proves, in four rows: bytes, bytes, time, correctness."""
-    from lesson import evidence, traffic
-    from lesson.table import Table, mib
-
-    table = Table(f"One head, N = {n:,}", ["what", "materialised", "online", "ratio"])
-
-    def row(mark, what, show, values):
-        first, second = (values[path] for path in ("materialised", "online"))
-        table.add(mark, what, show(first), show(second), f"{first / second:.1f}x")
-
-    row("computed", "bytes it must move, MiB", mib, traffic.compulsory(n))
-    row("computed", "bytes it asks for, MiB", mib, traffic.requested_by_path(n))
-    for item in evidence.latest().values():
-        times = {time.what: time for time in item.times if time.n == n}
-        gates = {g.path: g for g in item.gates if (g.case, g.n) == ("periodic", n)}
-        if not times.keys() >= {"materialised", "online"} <= gates.keys():
-            continue  # this run measured other sizes
-        mark = "stale" if item.stale() else "recorded"
-        medians = {path: times[path].median_ms for path in ("materialised", "online")}
-        row(mark, f"time, ms, {item.gpu}", "{:.3f}".format, medians)
-        fractions = [f"{gates[path].fraction:.3f}" for path in medians]
-        table.add(mark, f"error, share of the gate, {item.gpu}", *fractions, "")
-    return table
-
-
 def build():
     """What ran this build."""
-    from lesson import backend
-    from lesson.table import Table
+    from lesson.machine import backend
+    from lesson.tables import Table
 
     table = Table("What ran this build", ["what", "version"])
     table.add("computed", "Python", platform.python_version())
@@ -64,8 +39,8 @@ def build():
 
 def recorded():
     """The evidence files, and those that cannot be used."""
-    from lesson import evidence
-    from lesson.table import Table
+    from lesson.measure import evidence
+    from lesson.tables import Table
 
     columns = ["file", "GPU", "driver", "CUDA", "CuPy", "date", "runs x rounds", "kernels"]
     table = Table("Recorded runs", columns)
@@ -85,6 +60,13 @@ def recorded():
     return table
 
 
+def headline():
+    """What the lesson proves: the pair and the win."""
+    from lesson.show.headline import headline
+
+    return headline()
+
+
 class LessonTable(SphinxDirective):
     """`{lesson-table}` NAME, one of the functions above."""
 
@@ -98,6 +80,18 @@ class LessonTable(SphinxDirective):
         return [nodes.raw("", self.tables[name]()._repr_html_(), format="html")]
 
 
+class LessonWidget(SphinxDirective):
+    """`{lesson-widget}` CASE: the online maximum, at its last tile."""
+
+    required_arguments = 1
+
+    def run(self):
+        from lesson.online_max import OnlineMax
+
+        return [nodes.raw("", OnlineMax(case=self.arguments[0]).html(), format="html")]
+
+
 def setup(app):
     app.add_directive("lesson-table", LessonTable)
+    app.add_directive("lesson-widget", LessonWidget)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

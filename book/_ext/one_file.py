@@ -3,9 +3,11 @@
 import sys
 from pathlib import Path
 
+from pages import names_of
+
 FOLDER = "one-file"
 BOOK = Path(__file__).resolve().parents[1]
-SETUP = BOOK / "lesson" / "setup_cell.py"
+SETUP = BOOK / "tools" / "setup_cell.py"
 
 
 def chapter(app, name):
@@ -13,7 +15,7 @@ def chapter(app, name):
     source = Path(app.env.doc2path(name)) if name in app.env.found_docs else Path()
     if source.suffix != ".ipynb" or not SETUP.exists():
         return None
-    from lesson.single_file import has_setup
+    from tools.single_file import has_setup
 
     text = source.read_text(encoding="utf-8")
     return text if has_setup(text, SETUP.read_text(encoding="utf-8")) else None
@@ -33,12 +35,13 @@ def write(app, exception):
     for name in sorted(app.env.found_docs):
         text = chapter(app, name)
         if text is not None:
-            from lesson.single_file import build
+            from tools.single_file import build
 
-            out = Path(app.outdir, FOLDER, Path(app.env.doc2path(name)).name)
-            out.parent.mkdir(exist_ok=True)
-            out.write_text(build(text, SETUP.read_text(encoding="utf-8"), BOOK.parent),
-                           encoding="utf-8")
+            made = build(text, SETUP.read_text(encoding="utf-8"), BOOK.parent)
+            for place in names_of(name):
+                out = Path(app.outdir, FOLDER, f"{Path(place).name}.ipynb")
+                out.parent.mkdir(exist_ok=True)
+                out.write_text(made, encoding="utf-8")
 
 
 def setup(app):

@@ -11,6 +11,7 @@ from pathlib import Path
 from docutils import nodes
 from pygments.formatters import HtmlFormatter
 from pygments.styles import get_style_by_name
+from sphinx import addnodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 LIGHT, DARK = "a11y-high-contrast-light", "github-dark"
@@ -28,8 +29,21 @@ REDIRECT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta http-equiv="refresh" content="0; url={url}"><link rel="canonical" href="{url}">
 <meta name="viewport" content="width=device-width, initial-scale=1"></head>
-<body><main><h1>{title}</h1><p><a href="{url}">Start at the first page</a></p></main></body></html>
+<body><main><h1>{title}</h1><p><a href="{url}">{link}</a></p></main></body></html>
 """
+# Addresses that pages had, and may be linked to: each leads to the page that it is now.
+RENAMED = {
+    "book/01-the-score-matrix": "book/the-score-matrix",
+    "book/02-the-materialised-path": "book/the-materialised-path",
+    "book/03-the-online-maximum": "book/the-online-maximum",
+    "book/04-the-online-kernel": "book/the-online-kernel",
+    "book/05-the-gated-table": "book/the-gated-table",
+    "book/06-the-ladder": "book/the-ladder",
+    "book/07-exercises": "book/exercises",
+    "book/08-playground": "book/playground",
+}
+WORDS_A_MINUTE = 200
+COLAB_BRANCH = "colab"
 
 
 class ScrollingTables(SphinxPostTransform):
@@ -108,6 +122,7 @@ def fill_context(app, pagename, templatename, context, doctree):
         return
     if source.suffix == ".ipynb":
         context["notebook"] = source.name
+        context["reading"] = reading(doctree)
         context["colab_url"] = colab(app, source)
     options = config.html_theme_options
     if options.get("repository_url"):
@@ -131,29 +146,34 @@ def distinct(body):
 
 
 def colab(app, source):
-    """The address that opens a notebook of the repository in Colab, which takes GitHub's alone.
+    """The address that opens a chapter as one file in Colab, which takes GitHub's alone.
 
-    None until the book has one.
+    The file is on the branch that .github/workflows/pages.yml writes. None until the book has a
+    repository's address.
     """
     options = app.config.html_theme_options
     found = re.fullmatch(r"https://github\.com/([^/]+/[^/]+)", options.get("repository_url") or "")
-    file = source.relative_to(app.srcdir).as_posix()
-    branch = options.get("repository_branch")
-    return found and f"https://colab.research.google.com/github/{found[1]}/blob/{branch}/{file}"
+    at = f"{COLAB_BRANCH}/{source.name}"
+    return found and f"https://colab.research.google.com/github/{found[1]}/blob/{at}"
 
 
 def doors(app):
     """Read, Colab, edit: the three ways in that the landing page shows."""
-    chapters = [Path(app.env.doc2path(name)) for name in sorted(app.env.found_docs)]
-    chapters = [path for path in chapters if path.suffix == ".ipynb"]
-    if not chapters:
+    parts = [[Path(app.env.doc2path(name)) for name in names if is_chapter(app, name)]
+             for names in in_order(app)]
+    parts = [paths for paths in parts if paths]
+    if not parts:
         return []
-    first, last = chapters[0], chapters[-1]
+    first = parts[0][0]
+    edit = next((path for paths in parts for path in paths if path.stem == "playground"), first)
+    minutes = sum(reading(app.env.get_doctree(f"book/{path.stem}"))[0] for path in parts[0])
     return [
         {
             "name": "Read",
             "link": f"{first.stem}.html",
-            "text": "Start with the first chapter. Install nothing: every result is on the page.",
+            "text": f"The first {len(parts[0])} chapters take about {minutes} minutes and are "
+            "complete in themselves: you may stop there. Install nothing: every result is on the "
+            "page.",
         },
         {
             "name": "Run in Colab",
@@ -165,10 +185,46 @@ def doors(app):
         },
         {
             "name": "Edit a kernel",
-            "link": f"{last.stem}.html",
+            "link": f"{edit.stem}.html",
             "text": "Change a line of CUDA and see at once whether it still computes attention.",
         },
     ]
+
+
+def in_order(app):
+    """The names of the pages, part by part, in the order of the table of contents."""
+    trees = app.env.get_doctree(app.config.root_doc).findall(addnodes.toctree)
+    return [[name for _, name in tree["entries"]] for tree in trees]
+
+
+def is_chapter(app, name):
+    return name in app.env.found_docs and app.env.doc2path(name).endswith(".ipynb")
+
+
+def reading(doctree):
+    """(minutes, cells): how long the words of a page take, and how many code cells it has.
+
+    Counted are the words of its text, and of a rung's header and story, which a cell puts out.
+    Code, formulas, tables and figures are not.
+    """
+    def counted(text):
+        return not any(isinstance(element, nodes.math) or "cell" in element.get("classes", ())
+                       for element in lineage(text))
+
+    words = sum(len(text.split()) for paragraph in doctree.findall(nodes.paragraph)
+                for text in paragraph.findall(nodes.Text) if counted(text))
+    for output in doctree.findall(nodes.raw):
+        if 'class="lesson-header"' in (text := output.astext()):
+            told = " ".join(found[1] for found in re.finditer(r"<(?:dd|p)\b[^>]*>(.*?)</", text))
+            words += len(re.sub(r"<[^>]*>", " ", told).split())
+    cells = sum("cell" in box["classes"] for box in doctree.findall(nodes.container))
+    return max(1, round(words / WORDS_A_MINUTE)), cells
+
+
+def lineage(node):
+    """The elements around a node, innermost first."""
+    while (node := node.parent) is not None:
+        yield node
 
 
 def code_styles():
@@ -193,6 +249,11 @@ def code_styles():
     return "\n".join(rules) + "\n"
 
 
+def names_of(name):
+    """A page's name, and those that it had."""
+    return [name, *(old for old, new in RENAMED.items() if new == name)]
+
+
 class Links(HTMLParser):
     """Every address that a page names."""
 
@@ -206,22 +267,31 @@ class Links(HTMLParser):
 
 
 def write_extras(app, exception):
-    """Write the redirect at the root, the style of code, and each chapter's notebook."""
+    """Write the redirect at the root, the colours, and each chapter's notebook."""
     if exception or app.builder.format != "html":
         return
     out = Path(app.outdir)
     root = app.builder.get_target_uri(app.config.root_doc)
     (out / "index.html").write_text(
-        REDIRECT.format(title=html.escape(app.config.html_title), url=root), encoding="utf8"
+        REDIRECT.format(title=html.escape(app.config.html_title), url=root,
+                        link="Start at the first page"), encoding="utf8"
     )
-    (out / "_static/pygments.css").write_text(code_styles(), encoding="utf8")
+    for old, new in RENAMED.items():
+        if new in app.env.found_docs:
+            title = html.escape(app.env.titles[new].astext())
+            page = REDIRECT.format(title=title, url=f"{Path(new).name}.html",
+                                   link=f"This page has moved: {title}")
+            (out / f"{old}.html").write_text(page, encoding="utf8")
+    colours = Path(app.srcdir, "book/lesson/show/colours.css").read_text(encoding="utf8")
+    (out / "_static/pygments.css").write_text(colours + code_styles(), encoding="utf8")
     font = Path(app.srcdir, "book/_static/stix-two-math.woff2").read_bytes()
     rule = FONT.format(base64.b64encode(font).decode())
     (out / "_static/maths.css").write_text(rule, encoding="utf8")
     for name in app.env.found_docs:
         source = Path(app.env.doc2path(name))
         if source.suffix == ".ipynb":
-            shutil.copyfile(source, out / f"{name}.ipynb")
+            for place in names_of(name):
+                shutil.copyfile(source, out / f"{place}.ipynb")
 
 
 def tidy(app, exception):

@@ -6,15 +6,15 @@
     lesson.gate("online", "spike-late")  is it attention?
     lesson.table()                       gates and times
     lesson.compare()                     an edited kernel beside the file
-    lesson.rung(3)                       a rung of the ladder: prediction, difference, measurement
+    lesson.rung(7)                       a rung of the ladder: its header, difference and story
+    lesson.watch("scoresQKt")            a warp of a kernel, step by step
 
 Importing needs NumPy alone; CuPy, matplotlib and the widget are imported when first used.
-Some verbs share the name of a module (gate, table, mutants): inside the package write
-``from .gate import judge``, never ``from . import gate``.
 """
 
-from .edits import register
-from .errors import (
+import inspect as _inspect
+
+from .errors import (  # every error that a verb raises
     ArgumentError,
     CompileError,
     EvidenceError,
@@ -23,63 +23,35 @@ from .errors import (
     LaunchError,
     LessonError,
     RaceError,
+    UndefinedError,
 )
-from .verbs import (
-    bank_conflicts,
-    battery,
-    case,
-    check,
-    choice,
-    compare,
-    comparison,
-    count_bytes,
-    counted,
-    device,
-    edits,
-    facts,
-    facts_by_arch,
-    gate,
-    gate_formula,
-    gates,
-    geometry,
-    limits,
-    long_estimates,
-    long_runs,
-    merge_properties,
-    mutants,
-    plot_roofline,
-    plot_rungs,
-    plot_score_matrix,
-    plot_times,
-    record,
-    rescales,
-    reset,
-    run_long,
-    rung,
-    rung_counters,
-    rung_gate,
-    rung_times,
-    save,
-    score_matrix,
-    splits,
-    summary,
-    t4_times,
-    table,
-    trace,
-)
+from .exercises import exercise
+from .progress import print_anywhere as _print_anywhere
+from .show.bytes import bank_conflicts, count_bytes, limits, score_matrix, summary
+from .show.compare import compare
+from .show.device import device
+from .show.gates import case, cases, gate, gate_formula, output, trace
+from .show.kernel_facts import facts
+from .show.ladder import ladder
+from .show.long_sequences import long_runs
+from .show.mutants import mutants
+from .show.plots import plot
+from .show.record import record
+from .show.run import run
+from .show.rungs import rung
+from .show.several_gpus import ranks
+from .show.splits import choice
+from .show.timing import table
+from .stepper.watching import watch
+from .text.edits import edits, reset, save
+from .text.edits import register as _register
 
-__all__ = [
-    "ArgumentError", "CompileError", "EvidenceError", "GateError", "InputError",
-    "LaunchError", "LessonError", "RaceError", "bank_conflicts", "battery", "case", "check",
-    "choice", "compare", "comparison", "count_bytes", "counted", "device", "edits", "facts",
-    "facts_by_arch", "gate", "gate_formula", "gates", "geometry", "limits", "long_estimates",
-    "long_runs", "merge_properties", "mutants", "plot_roofline", "plot_rungs", "plot_score_matrix",
-    "plot_times", "record", "rescales", "reset", "run_long", "rung", "rung_counters", "rung_gate",
-    "rung_times", "save", "score_matrix", "splits", "summary", "t4_times", "table", "trace",
-    "OnlineMax",
-]
+VERBS = tuple(name for name, value in vars().copy().items()
+              if _inspect.isfunction(value) and not name.startswith("_"))
+__all__ = [*VERBS, *(name for name in vars().copy() if name.endswith("Error")), "OnlineMax"]
 
-register()  # %%kernel, where this is a notebook
+_register()  # %%kernel, where this is a notebook
+_print_anywhere()
 
 
 def __getattr__(name):

@@ -25,6 +25,10 @@ class RaceError(LaunchError):
     """A result depends on the order in which threads run."""
 
 
+class UndefinedError(LaunchError):
+    """A result hangs on a value that nobody has written, or that CUDA leaves undefined."""
+
+
 class InputError(LessonError):
     """A kernel changed one of its inputs."""
 

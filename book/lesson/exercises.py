@@ -1,27 +1,31 @@
 """Exercises that grade themselves: a check tests properties on inputs made at that moment.
 
-A reader's answer is a cell ``%%kernel exercise/NAME`` or a Python function; ``check(NAME)`` says
-which requirement it meets. Inputs come from a fresh seed, so an answer passes by computing
-attention and not by knowing the inputs. There are no answers here: the solutions stand in the
-chapter, and the tests run them.
+A reader's answer is a cell ``%%kernel exercise/NAME`` or a Python function;
+``lesson.exercise(NAME)`` says which requirement it meets. Inputs come from a fresh seed, so an
+answer passes by computing attention and not by knowing the inputs. There are no answers here: the
+solutions stand in the chapter, and the tests run them.
 """
 
 import os
+import re
 import secrets
 from dataclasses import dataclass
 
 import numpy as np
 
-from . import backend as backends
-from . import host, nvrtc, paths, results, source
-from .cases import BN, Case
-from .compare import one_order
-from .edits import answers
 from .errors import ArgumentError, InputError, LaunchError, LessonError
-from .gate import judge
-from .occupancy import T4, KernelFacts, occupancy
-from .reference import attention
-from .table import Table
+from .launch import ladder, paths, rungs
+from .machine import backend as backends
+from .machine import emulator, nvrtc, prints
+from .machine.occupancy import T4, KernelFacts, occupancy
+from .measure import gates_and_times
+from .measure.gates_and_times import one_order
+from .problem.cases import BN, Case, peaked
+from .problem.gate import judge
+from .problem.reference import attention
+from .tables import Table
+from .text import source
+from .text.edits import answers
 
 D = 64
 
@@ -63,15 +67,23 @@ FRESH = {
     "rising scores": lambda rng, n: _steered(
         rng, _by_tile(n, np.cumsum(rng.uniform(1, 3, n // BN)))),
     "scores below -100": lambda rng, n: _steered(rng, np.full(n, -rng.uniform(108, 118))),
+    "scores below -10,000": lambda rng, n: _steered(rng, np.full(n, -rng.uniform(10500, 12000))),
+    "one key far above its tile": lambda rng, n: (
+        *peaked(rng.permutation(n), n),
+        rng.standard_normal((n, D), dtype=np.float32) + np.float32(0.25)),
     "scores beyond ±100": lambda rng, n: _steered(rng, _by_tile(n, _plunge(rng, n // BN))),
 }
 
 
 def fresh(seed, multiple=64):
-    """A Case of each kind in FRESH, made from ``seed``; N varies, a multiple of ``multiple``."""
+    """A Case of each kind in FRESH, made from ``seed``; N varies, a multiple of ``multiple``.
+
+    One kind has more than 256 keys: a kernel that looks at the first 256 alone must not pass.
+    """
     rng = np.random.default_rng(seed)
     for kind, make in FRESH.items():
         n = multiple * int(rng.integers(2, 4) if multiple == 64 else rng.integers(1, 3))
+        n += multiple * (256 // multiple) if kind == "one key far above its tile" else 0
         yield Case(kind, n, *(np.ascontiguousarray(x) for x in make(rng, n)), "")
 
 
@@ -152,12 +164,22 @@ class _Work:
                          for kernel, _, block, args in planned.steps]
         return planned.run(), planned
 
-    def gates(self, text, rows=paths.BM):
-        """Attention on every kind of fresh input; stops the check where it is not."""
+    def run_rung(self, text, case, backend=None, rows=paths.BM):
+        """The same of a Source in place of ``ON_EVERY_GPU``, with the keys in one part."""
+        backend = backend or (one_order() if self.backend.mark == "emulated" else self.backend)
+        planned = ladder.plan(backend, ON_EVERY_GPU, *(backend.put(x) for x in (
+            case.q, case.k, case.v)), 1, {ON_EVERY_GPU.name: text})
+        return planned.run(), planned
+
+    def gates(self, text, rows=paths.BM, run=None):
+        """Attention on every kind of fresh input; stops the check where it is not.
+
+        ``run``: in place of ``self.run``.
+        """
         worst, backend = 0.0, self.backend  # every thread order, once
         for case in fresh(self.seed, rows):
             try:
-                output, _ = self.run(text, case, backend, rows)
+                output, _ = (run or self.run)(text, case, backend, rows)
                 backend = None
             except (LaunchError, InputError) as error:
                 first, _, rest = str(error).partition("\n")
@@ -176,17 +198,17 @@ class _Work:
 
     def emulated(self, requirement):
         """An emulated backend, or None with a row that says why there is none."""
-        ready, reason = host.available()
+        ready, reason = emulator.available()
         if ready:
-            return self.backend if self.backend.mark == "emulated" else host.HostBackend()
+            return self.backend if self.backend.mark == "emulated" else emulator.HostBackend()
         self.row(requirement, None, f"only the emulator can see it: {reason}", "computed")
         return None
 
     def facts(self, text, requirement):
-        """results.Facts of attentionOnline for a T4, or None with a row that says why."""
+        """records.Facts of attentionOnline for a T4, or None with a row that says why."""
         ready, reason = nvrtc.available()
         if ready:
-            return results.facts_of(text, "sm_75")[0]
+            return gates_and_times.facts_of(text, "sm_75")[0]
         self.row(requirement, None, f"only the compiler knows: {reason}", "computed")
         return None
 
@@ -202,7 +224,7 @@ def answer(name):
 
 def _swap(text, old, new):
     if text.count(old) != 1:
-        raise LessonError(f"kernels/online.cu holds {text.count(old)} times {old!r}; "
+        raise LessonError(f"a kernel holds {text.count(old)} times {old!r}; "
                           "the exercises need it once")
     return text.replace(old, new)
 
@@ -239,6 +261,16 @@ def _k_tile(keep_bm):
     return before + line if keep_bm else before, after
 
 
+ON_EVERY_GPU = rungs.TENSOR[-1]  # with tensor cores
+
+
+def _scores():
+    """The rung around the three products of its scores."""
+    text = source.read(ON_EVERY_GPU.name)
+    found = re.search(r" *for \(int product = .*?: hi\[j\]\);\n", text, re.S)
+    return text[: found.start()], text[found.end():]
+
+
 _MERGE = '''
 // Partials are (m, l, o), three floats each: c[i] is the merge of a[i] and b[i].
 extern "C" __global__ void mergeAll(const float* a, const float* b, float* c, size_t n)
@@ -266,6 +298,7 @@ _AROUND = {
     "tile": lambda: _k_tile(keep_bm=False),
     "bytes": lambda: _gap("load"),
     "merge": lambda: ("", _MERGE),
+    "products": _scores,
 }
 
 
@@ -341,7 +374,7 @@ def _no_conflicts(work, text, rows=paths.BM):
 def _two_blocks(work, text):
     requirement = "two blocks fit on a T4's SM"
     if nvrtc.available()[0]:
-        found = results.facts_of(text, "sm_75")[0]
+        found = gates_and_times.facts_of(text, "sm_75")[0]
         shared, blocks, limit = found.shared_bytes, found.blocks, found.limit
     else:  # registers are not known: shared memory alone
         emulator = work.emulated(requirement)
@@ -539,26 +572,35 @@ def _triple(x):
     return ", ".join(f"{value:.5g}" for value in x)
 
 
+def _products(work, _):
+    work.gates(work.source(), run=work.run_rung)
+    count = source.bare(answer(work.name)).count("mma(")
+    work.row("three products, no more", count == 3, f"{count} in the cell", "computed")
+
+
 _CHECKS = {
     "update": _update, "notice": _notice, "start": _start, "barriers": _barriers,
     "swizzle": _swizzle, "registers": _registers, "tile": _tile, "bytes": _bytes, "merge": _merge,
+    "products": _products,
 }
 NAMES = tuple(_CHECKS)
 answers.update(dict.fromkeys(_AROUND))
 
 
-def check(name, answer=None, seed=None):
+@prints.limited()
+def exercise(name, answer=None, seed=None):
     """Check the answer to an exercise. Returns a Check, which shows what was required and seen.
 
     name: one of 'update', 'notice', 'start', 'barriers', 'swizzle', 'registers', 'tile', 'bytes',
-    'merge'. answer: your function, where the exercise asks for one. seed: the number that an
-    earlier check showed, to see the same inputs again. Raises CompileError in your cell's lines.
+    'merge', 'products'. answer: your function, where the exercise asks for one. seed: the number
+    that an earlier check showed, to see the same inputs again. Raises CompileError in your cell's
+    lines.
     """
     if name not in _CHECKS:
         raise ArgumentError(f"no exercise is called {name!r}; there are: {', '.join(NAMES)}")
     backend = backends.choose()
     if backend is None:  # no error: a chapter goes on without
-        reason = f"{backends.probe().reason}; {host.available()[1]}"
+        reason = f"{backends.probe().reason}; {emulator.available()[1]}"
         return Check(name, (Row("a kernel must run", None, reason),), "")
     if seed is None:  # the build sets one, so that its pages are the same each time
         seed = os.environ.get("LESSON_SEED") or secrets.randbelow(10**6)

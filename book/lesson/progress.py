@@ -1,9 +1,16 @@
-"""Say what is going on once something has taken longer than two seconds."""
+"""Say what is going on once something has taken longer than two seconds; and say it anywhere."""
 
 import sys
 import time
 
 PATIENCE = 2.0  # seconds before the first word
+
+
+def print_anywhere():
+    """Let a terminal that lacks a letter show ? for it, where print() would raise an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="replace")
 
 
 class Progress:

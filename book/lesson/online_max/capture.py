@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..backend import choose
-from ..cases import BN, D
-from ..edits import current
 from ..errors import ArgumentError
-from ..model import online
-from ..paths import BM, THREADS
-from ..report import mark_of, where
-from ..source import Source, read
+from ..launch.paths import BM, HANDLES, THREADS
+from ..machine.backend import choose
+from ..problem.cases import BN, D
+from ..problem.model import online
+from ..show.marks import mark_of, where
+from ..text.edits import current
+from ..text.source import Source, read
 
 # Two rows of o for each tile, behind the n rows of the answer: o itself, then m and l.
 CAPTURE = """\
@@ -72,6 +72,7 @@ def capture(inputs, row):
 
     On the GPU or emulated, whichever there is; a NumPy model of the kernel where there is neither.
     """
+    HANDLES.refuse(inputs.problem)
     chosen = choose()
     mark, note = mark_of(chosen), where(chosen, "online")
     n, tiles = inputs.n, inputs.n // BN

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import ArgumentError
-from ..gate import judge
+from ..problem.gate import judge
 
 F32 = np.float32
 N = 32  # keys of a named case

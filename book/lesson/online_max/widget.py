@@ -10,16 +10,16 @@ import anywidget
 import numpy as np
 import traitlets
 
-from ..cases import BN, D, make
 from ..errors import ArgumentError
-from ..gate import EPS, RTOL_FLOOR, SCORE_SLACK, SUM_SLACK, judge
-from ..table import Sentence
+from ..problem.cases import BN, D, make
+from ..problem.gate import EPS, RTOL_FLOOR, SCORE_FACTOR, SUM_FACTOR, judge
+from ..tables import Sentence
 from . import recurrence as rec
 
 HERE = Path(__file__).parent
 
 # The gate's constants, so that the JavaScript types none of them again.
-GATE = {"floor": RTOL_FLOOR, "sum": SUM_SLACK * EPS, "score": SCORE_SLACK * EPS}
+GATE = {"floor": RTOL_FLOOR, "sum": SUM_FACTOR * EPS, "score": SCORE_FACTOR * EPS}
 
 
 @cache

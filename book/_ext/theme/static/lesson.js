@@ -1,5 +1,5 @@
 // The page without this script is complete; it adds the theme switch, the menu on a phone,
-// fewer stops for the keyboard, and a copy button on code.
+// fewer stops for the keyboard, the part being read in a page's contents, and a copy button on code.
 (function () {
   "use strict";
   const root = document.documentElement;
@@ -39,6 +39,23 @@
     watch.observe(box);
     box.addEventListener("scroll", () => look(box), { passive: true });
   }
+
+  // The part being read is the last section that has begun above the upper third of the window.
+  const links = [...document.querySelectorAll(".on-page a, .contents a")];
+  const parts = [...document.querySelectorAll("article section[id]")];
+  const inView = new Set();
+  const reader = new IntersectionObserver((changes) => {
+    for (const { target, isIntersecting } of changes) {
+      if (isIntersecting) inView.add(target);
+      else inView.delete(target);
+    }
+    const now = parts.filter((part) => inView.has(part)).pop();
+    for (const link of links) {
+      if (now && link.hash === `#${now.id}`) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+  }, { rootMargin: "-33% 0px -66% 0px" });
+  parts.forEach((part) => reader.observe(part));
 
   if (!navigator.clipboard) return;
   for (const pre of document.querySelectorAll(".highlight > pre")) {

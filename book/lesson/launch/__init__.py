@@ -1,0 +1,1 @@
+"""Launch geometry: what each path and each rung checks, allocates and launches."""

@@ -1,0 +1,1 @@
+"""Where kernels run: GPUs and the emulator, compilers, launches, clocks, occupancy."""

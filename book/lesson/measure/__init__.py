@@ -1,0 +1,1 @@
+"""The numbers: gates, times, counters, mutants, and the evidence that keeps them."""

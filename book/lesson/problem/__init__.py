@@ -1,0 +1,1 @@
+"""What is computed: the problem, its inputs, its answer, its gate, its bytes. NumPy alone."""

@@ -1,0 +1,1 @@
+"""What a chapter and the command line show of the numbers: tables, sentences, figures."""

@@ -1,0 +1,1 @@
+"""More than one GPU: keys dealt to ranks, whose parts merge."""

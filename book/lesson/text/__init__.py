@@ -1,0 +1,1 @@
+"""Kernel text: files, snippets, a reader's edits. Knows no compiler."""
