@@ -10,6 +10,9 @@ from lesson.problem import cases
 from lesson.problem.problem import Problem, of
 
 
+ORDER = 1e-15  # what equal sums may differ by: a BLAS adds up its last columns in another order
+
+
 def scores(case):
     return case.q.astype(np.float64) @ case.k.astype(np.float64).T / 8.0
 
@@ -64,7 +67,7 @@ def test_cases_do_what_they_claim(n):
     assert (rescale["spike-early"][:, 1:] == 1.0).all()
     middle = (n // 2 + 1) // cases.BN
     assert (rescale["spike-middle"][:, middle] < 1e-3).all()
-    assert (np.ptp(scores(cases.make("flat", n)), axis=1) == 0).all()
+    assert (np.ptp(scores(cases.make("flat", n)), axis=1) < ORDER).all()
     assert (scores(cases.make("all-negative", n)) < -100).all()
     large = scores(cases.make("large", n))
     assert (large.max(axis=1) > 100).all() and (large.min(axis=1) < -100).all()
@@ -136,7 +139,7 @@ def test_what_a_case_claims_holds_in_every_head(p):
     assert np.exp(-jump).max() < 1e-3
     early = all_scores(cases.make("spike-early", p))
     assert (early.argmax(axis=-1) == 1).all()
-    assert np.ptp(all_scores(cases.make("flat", p)), axis=-1).max() == 0
+    assert np.ptp(all_scores(cases.make("flat", p)), axis=-1).max() < ORDER
     assert all_scores(cases.make("all-negative", p)).max() < -100
     assert all_scores(cases.make("very-negative", p)).max() < -10_000
     large = all_scores(cases.make("large", p))
