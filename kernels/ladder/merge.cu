@@ -27,6 +27,14 @@ __device__ float exp2Fast(float x)
 #endif
 }
 
+// Wait until the launch before this one has ended: rung 31 lets this one start earlier.
+__device__ void awaitLaunch()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Assumes blockDim = 128, gridDim = (n/8, heads). part: o of every head, split and row, then
 // (m, l) of every one.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -37,6 +45,7 @@ mergeSplits(const float* part, float* o, size_t n, int splits, float unit)
     const size_t head = blockIdx.y, first = head * splits * n + row;     // the row in split 0
     const float* ml = part + gridDim.y * splits * n * D;
 
+    awaitLaunch();         // which writes the parts
     float m = __int_as_float(0xff800000), l = 0.0f;       // -inf: nothing yet
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     #pragma unroll 4

@@ -22,7 +22,8 @@ def test_the_rungs_a_t4_is_not_given_say_why():
 
 
 def test_the_rungs_are_the_files(emulated):
-    others = {rungs.MERGE, rungs.HALVES, *(r.name for r in rungs.TENSOR)}
+    others = {rungs.MERGE, rungs.HALVES, rungs.IMAGES,
+              *(r.name for r in (*rungs.TENSOR, *rungs.HOPPER))}
     names = [n for n in source.names() if n.startswith("ladder/") and n not in others]
     assert names == [r.name for r in FILES]
     assert [int(n[7:9]) for n in names] == [r.number for r in FILES]
@@ -107,3 +108,52 @@ def test_a_branch_says_what_it_leaves():
         assert rungs.before(r).number == want
     first = source.read(rungs.SMALL.name).splitlines()[0]
     assert f"a branch that leaves rung {rungs.SMALL.leaves}:" in first
+
+
+@pytest.mark.parametrize("rung", rungs.HOPPER, ids=lambda r: r.name.split("/")[-1])
+def test_the_rungs_of_a_hopper_gpu_are_their_files(rung):
+    text = source.read(rung.name)
+    constants = dict(re.findall(r"^constexpr int (\w+) = ([^;]+);", text, re.M))
+    assert int(constants["BN"]) == rung.bn and 64 * int(constants["GROUPS"]) == rung.bm
+    threads = eval(constants["THREADS"], {"GROUPS": int(constants["GROUPS"])})
+    assert threads == rung.threads
+    barriers = 16 * ("initBarrier" in text)
+    assert int(constants["STAGES"]) * (4 * 2 * 64 * 64 + barriers) == rung.shared
+    assert rung.chained == ("griddepcontrol.wait" in text)
+    assert [gpu.arch for gpu in by_arch().values() if rungs.blocks_on(rung, gpu)] == ["sm_90"]
+    before = "24" if rung is rungs.HOPPER[0] else str(rung.number - 1)
+    assert str(rungs.before(rung).number) == before
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("rung", (rungs.HOPPER[0], rungs.HOPPER[-1]), ids=("first", "last"))
+def test_nvrtc_compiles_the_rungs_of_a_hopper_gpu_without_a_spill(rung):
+    found = facts(rung.name, "sm_90")["attentionOnline"]
+    assert found.spill_bytes == 0 and found.registers <= rung.registers
+    assert rungs.blocks_on(rung, H200, found) == 1
+
+
+@pytest.mark.parametrize("file", (rungs.IMAGES, *(r.name for r in rungs.HOPPER)))
+def test_what_the_files_of_a_hopper_gpu_share_is_the_same_text(file):
+    reference = source.snippets(rungs.HOPPER[-1].name)
+    mine = source.snippets(file)
+    assert {"split", "scale"} <= mine.keys()
+    for name, text in mine.items():
+        if name in reference:
+            assert text.replace("a tile's scale", "a row's scale") == reference[name]
+
+
+def test_what_a_backend_lacks_is_said(emulated):
+    class Live:
+        mark, arch = "live", "sm_80"
+
+        def versions(self):
+            return {"sms": 108}
+
+    last = rungs.HOPPER[-1]
+    for backend in (None, emulated, Live()):
+        assert "needs a Hopper GPU" in rungs.missing(last, backend)
+    Live.arch = "sm_90"
+    assert rungs.missing(last, Live()) == "" and last in rungs.runnable(Live(), rungs.ALL)
+    Live.arch = "sm_75"
+    assert "does not hold a block of rung 19" in rungs.missing(rungs.BEST, Live())

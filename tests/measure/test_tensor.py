@@ -102,4 +102,5 @@ def test_the_part_of_a_record_reads_back(record):
     assert read.tensor == record.tensor
     assert not record.stale(evidence.TENSOR)
     old = replace(sample(), kernels=evidence.digests(evidence.LADDER))
-    assert set(old.stale(evidence.TENSOR)) == {rungs.HALVES, *(r.name for r in rungs.TENSOR)}
+    assert set(old.stale(evidence.TENSOR)) == {
+        rungs.HALVES, rungs.IMAGES, *(r.name for r in (*rungs.TENSOR, *rungs.HOPPER))}

@@ -1,7 +1,8 @@
 """A rung, ready to run: what it checks, allocates and launches.
 
 If the keys are split, ``o`` is a workspace, and ``mergeSplits`` of ``merge.cu`` makes the output
-from it. Rungs on FP16 halves take K and V as ``splitTiles`` of ``halves.cu`` writes them.
+from it. Rungs on FP16 halves take K and V as ``splitTiles`` of ``halves.cu`` writes them, or
+``splitImages`` of ``images.cu``.
 """
 
 from dataclasses import dataclass, field
@@ -15,15 +16,31 @@ from ..problem.problem import D, Handles
 from ..text.edits import current
 from . import paths
 from .check import check
-from .rungs import FIRST_SPLIT, HALVES, MERGE, RUNGS, Rung, blocks_on, rung, runnable
+from .rungs import (
+    FASTEST,
+    FINAL,
+    FIRST_SPLIT,
+    HALVES,
+    IMAGES,
+    MERGE,
+    RUNGS,
+    Rung,
+    blocks_on,
+    missing,
+    rung,
+    runnable,
+)
 from .splits import choose, split
 
 HANDLES = Handles("the ladder", heads=True)  # each rung says what of it is not its own
 MERGE_THREADS = 128
 MERGE_ROWS = MERGE_THREADS // (D // 4)  # a thread has 4 of a row's 64 columns
 PART_BYTES = 4 * (D + 2)  # what a split leaves of a row: o, m and l
-HALVES_BN = 64  # keys of a tile of halves.cu
+HALVES_BN = 64  # keys of a tile of halves.cu and images.cu
 HALVES_THREADS = 256
+
+
+CHOSEN = {"best": FINAL, "fastest": FASTEST}
 
 
 class Programs:
@@ -55,7 +72,9 @@ class LadderPlan(paths.Plan):
 
 
 def plan(backend, which, q, k, v, splits=None, sources=None):
-    """A LadderPlan of a rung, or of the best kernel for this device where ``which`` is 'best'.
+    """A LadderPlan of a rung, or of a final kernel that is chosen for this device.
+
+    which: a rung; 'best' of those on float32 units; 'fastest' of all that are inside the gate.
 
     q, k, v: backend arrays (N, 64) or (heads, N, 64), float32, C-contiguous; N a multiple of 64.
     ``splits``: parts of the keys; by the rule of ``split`` where it is None.
@@ -65,12 +84,14 @@ def plan(backend, which, q, k, v, splits=None, sources=None):
     p = check(backend, q, k, v, HANDLES)
     n, heads = p.n, p.heads
     gpu, sms = gpus.of(backend)
-    if which == "best":
-        choice = choose(p, gpu, sms)
+    if which in CHOSEN:
+        choice = choose(p, gpu, sms, among=runnable(backend, CHOSEN[which]))
         r, why = choice.rung, choice.why
     else:
         r, why = rung(which), ""
     r.handles.refuse(p)
+    if r.images and (lacks := missing(r, backend)):
+        raise ArgumentError(lacks)
     if splits is None:
         splits = split(r, p, sms, max(blocks_on(r, gpu), 1)).splits
     if splits != 1 and not r.splits:
@@ -82,7 +103,7 @@ def plan(backend, which, q, k, v, splits=None, sources=None):
     needed = traffic.working_memory(p)["online"]
     needed += heads * n * splits * PART_BYTES if splits > 1 else 0
     output = 4 * heads * n * D + (heads * n * splits * PART_BYTES if splits > 1 else 0)
-    tiles = heads * n // HALVES_BN if r.halves else 0
+    tiles = heads * n // HALVES_BN if r.halves or r.images else 0
     prepared = tiles * (2 * 4 * HALVES_BN * D + 8)  # hi and lo of K and V, and two scales
     output, needed = output + prepared, needed + prepared
     if output > backend.free_bytes():
@@ -97,21 +118,24 @@ def plan(backend, which, q, k, v, splits=None, sources=None):
     grid = (-(-n // r.bm), splits, heads) if r.heads else (n // r.bm,)
     inputs = {"q": q, "k": k, "v": v}
     programs, steps, outputs, kv = [compiled(r.name)], [], [], (k, v)
-    if r.halves:
-        programs.append(compiled(HALVES))
+    if tiles:
+        programs.append(compiled(IMAGES if r.images else HALVES))
         kv = (backend.full((tiles, 2, HALVES_BN * D), 2**32 - 1, np.uint32),  # NaN in every half
               backend.full((tiles, 2), np.nan))
         outputs += kv
-        steps.append(("splitTiles", (n // HALVES_BN, 2, heads), (HALVES_THREADS,), (k, v, *kv, n)))
+        steps.append(("splitImages" if r.images else "splitTiles", (n // HALVES_BN, 2, heads),
+                      (HALVES_THREADS,), (k, v, *kv, n)))
     to = o
     if splits > 1:
         to = backend.full((heads * n * splits * (D + 2),), np.nan)
         outputs.append(to)
-    steps.append(("attentionOnline", grid, (r.threads,), (q, *kv, to, n, p.scale), r.shared))
+    chain = (True,) if r.chained else ()
+    steps.append(("attentionOnline", grid, (r.threads,), (q, *kv, to, n, p.scale), r.shared,
+                  *chain))
     if splits > 1:
         programs.append(compiled(MERGE))
         steps.append(("mergeSplits", (n // MERGE_ROWS, heads), (MERGE_THREADS,),
-                      (to, o, n, splits, r.unit)))
+                      (to, o, n, splits, r.unit), 0, *chain))
     return LadderPlan(Programs(*programs), steps, o, inputs, outputs, r, splits, needed, why)
 
 

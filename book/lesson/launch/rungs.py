@@ -14,6 +14,7 @@ from ..problem.problem import D, Handles
 
 MERGE = "ladder/merge"  # the source of mergeSplits
 HALVES = "ladder/halves"  # the source of splitTiles, which writes K and V as FP16 hi and lo
+IMAGES = "ladder/images"  # the source of splitImages, which does so in the order of wgmma
 LOG2E = 1.4426950408889634
 
 
@@ -45,6 +46,10 @@ class Rung:
     expected: tuple = ()  # the same in milliseconds, (N, ms), for a rung on tensor cores
     fails: bool = False  # the gate, as it must: shown, never timed as a result
     halves: bool = False  # takes K and V as splitTiles wrote them
+    images: bool = False  # takes K and V as splitImages wrote them: wgmma, so a Hopper GPU alone
+    chained: bool = False  # starts before splitImages has ended, and mergeSplits before it has
+    # Launches before and after a rung take as long as this many keys; 0: only mergeSplits.
+    launches: int = 0
 
     @property
     def handles(self):
@@ -130,28 +135,53 @@ TENSOR = (
     _rung(23, "three", "three TF32 products", threads=256, shared=_PADDED,
           asynchronous=True, expected=((4096, 0.07), (16384, 0.9))),
     _rung(24, "fp16", "three FP16 products, with scales", shared=2 * 8 * 64 * D, asynchronous=True,
-          halves=True, expected=((4096, 0.041), (16384, 0.48))),
+          halves=True, expected=((4096, 0.041), (16384, 0.48)), together=(0.45, 0.71),
+          launches=64),
     _rung(25, "turing", "three FP16 products, for a T4", bm=64, static=32 * 1024, halves=True,
-          leaves=24, expected=((16384, 1.0),)),
+          leaves=24, expected=((16384, 1.0),), together=(0.3, 0.55, 0.8), launches=40),
 )
-FINAL_AND_TENSOR = (*FINAL, *TENSOR)  # compared in one run
+
+
+def _hopper(number, name, idea, threads=384, **more):
+    return _rung(number, name, idea, threads=threads, images=True, asynchronous=True,
+                 **{"shared": _STAGES, "registers": 168, "together": (0.2,), "launches": 54,
+                    **more})
+
+
+_STAGES = 6 * (4 * 2 * 64 * D + 2 * 8)  # tiles of four images, each with two barriers
+# Tensor cores of a Hopper GPU (compute capability 9.0), which take products from shared memory.
+HOPPER = (
+    _hopper(26, "wgmma", "products from shared memory", 256, shared=2 * 4 * 2 * 64 * D,
+            registers=255, leaves=24, expected=((16384, 0.42),)),
+    _hopper(27, "bulk", "bulk copies and barriers in memory", 256, registers=255,
+            expected=((16384, 0.37),)),
+    _hopper(28, "jobs", "warps of different jobs", expected=((16384, 0.31),)),
+    _hopper(29, "overlap", "two products in flight", expected=((16384, 0.28),)),
+    _hopper(30, "fold", "the scale inside Q", expected=((16384, 0.3),)),
+    _hopper(31, "chained", "launches that overlap", chained=True, launches=38,
+            expected=((1024, 0.0094), (4096, 0.0262))),
+)
+FINAL_AND_TENSOR = (*FINAL, *TENSOR, *HOPPER)  # compared in one run
+# What the choice is made among where float32 units need not do it: all final kernels.
+FASTEST = (*FINAL, *TENSOR[-2:], HOPPER[-1])
+ALL = (*RUNGS, *TENSOR, *HOPPER)
 FIRST_HEADS = next(r.number for r in RUNGS if r.heads)
 FIRST_SPLIT = next(r.number for r in RUNGS if r.splits)
 
 
 def names():
     """The names that ``rung`` knows: of the sources, with and without their folder."""
-    return {name for r in (*RUNGS, *TENSOR)
+    return {name for r in ALL
             for name in (r.name, r.name.removeprefix("ladder/"))} - {"online"}
 
 
 def rung(which):
     """The Rung of a number, a source's name, or a Rung itself."""
-    for r in (*RUNGS, *TENSOR):
+    for r in ALL:
         if which in (r, r.number, r.name, r.name.removeprefix("ladder/")):
             return r
-    raise ArgumentError(f"no rung is called {which!r}; there are 1 to {TENSOR[-1].number}: "
-                        + ", ".join(r.name.removeprefix("ladder/") for r in (*RUNGS, *TENSOR)))
+    raise ArgumentError(f"no rung is called {which!r}; there are 1 to {ALL[-1].number}: "
+                        + ", ".join(r.name.removeprefix("ladder/") for r in ALL))
 
 
 def before(r):
@@ -165,7 +195,7 @@ def blocks_on(r, gpu, facts=None):
     ``facts``: the compiler's, where they are known; else a thread is taken to have the most
     registers that it may.
     """
-    if r.asynchronous and int(gpu.arch[3:]) < 80:
+    if r.asynchronous and int(gpu.arch[3:]) < 80 or r.images and gpu.arch != "sm_90":
         return 0
     if facts is None:
         facts = KernelFacts("attentionOnline", r.registers, r.static, 0, 0)
@@ -176,6 +206,17 @@ def blocks_on(r, gpu, facts=None):
 
 
 def runnable(backend, which=RUNGS):
-    """Those rungs of ``which`` that a backend's device can run: on a T4 those without cp.async."""
-    gpu, _ = gpus.of(backend)
-    return tuple(r for r in which if blocks_on(r, gpu))
+    """Those rungs of ``which`` that a backend can run: without wgmma, say, where it is emulated."""
+    return tuple(r for r in which if not missing(r, backend))
+
+
+def missing(r, backend):
+    """What a backend (or None) lacks for rung ``r``, in a sentence; empty if nothing."""
+    live = backend is not None and backend.mark == "live"
+    if r.images and not (live and gpus.of(backend)[0].arch == "sm_90"):
+        return (f"rung {r.number} needs a Hopper GPU (compute capability 9.0: H100, H200, GH200), "
+                "for its products are wgmma instructions, which no other GPU has and the emulator "
+                "does not know")
+    if backend is not None and not blocks_on(r, gpu := gpus.of(backend)[0]):
+        return f"this GPU ({gpu.arch}) does not hold a block of rung {r.number}"
+    return ""

@@ -1,6 +1,6 @@
 """Into how many parts a rung's keys go, and which final kernel is best for a device and an N."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..machine.gpus import H200
 from ..problem.problem import of
@@ -16,7 +16,7 @@ class Split:
 
     splits: int
     blocks: int
-    work: float  # keys that the busiest SM walks along, weighed by what shares it
+    work: float  # keys that the busiest SM walks along, weighed by what shares it; and launches
 
 
 def split(r, problem, sms=H200.sms, resident=2):
@@ -41,7 +41,8 @@ def split(r, problem, sms=H200.sms, resident=2):
     if r.fills and full:
         found = full
     least = min(s.work for s in found)
-    return next(s for s in found if s.work <= least * (1 + SPARE))
+    chosen = next(s for s in found if s.work <= least * (1 + SPARE))
+    return replace(chosen, work=chosen.work + r.launches)
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,15 @@ class Choice:
     why: str
 
 
-def choose(problem, gpu=H200, sms=None, facts=None):
-    """The best of the final kernels for a Problem (or one head of N keys) on ``gpu``: a Choice.
+def choose(problem, gpu=H200, sms=None, facts=None, among=FINAL):
+    """The best of some final kernels for a Problem (or one head of N keys) on ``gpu``: a Choice.
 
     What does not fit on the device is out; of the others the one with the least estimated work
     wins. ``facts``: ``{rung number: KernelFacts}`` where known.
     """
     sms = sms or gpu.sms or H200.sms
     found, out = [], []
-    for r in FINAL:
+    for r in among:
         resident = blocks_on(r, gpu, (facts or {}).get(r.number))
         if resident:
             found.append((split(r, problem, sms, resident), r, resident))
@@ -69,7 +70,7 @@ def choose(problem, gpu=H200, sms=None, facts=None):
             out.append(r.number)
     found.sort(key=lambda f: f[0].work)
     (chosen, r, resident), *others = found
-    why = (f"rung {r.number}, {r.shared or 48 * 1024:,} bytes of shared memory, {resident} "
+    why = (f"rung {r.number}, {r.shared or r.static:,} bytes of shared memory, {resident} "
            f"block{'s' * (resident > 1)} at once on each of {sms} SMs, keys in {chosen.splits} "
            f"part{'s' * (chosen.splits > 1)}")
     if others:

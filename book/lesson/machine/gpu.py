@@ -7,20 +7,20 @@ import tempfile
 import numpy as np
 
 from ..errors import LaunchError
-from . import nvrtc
+from . import driver, nvrtc
 from .arguments import check_array, kernel_of, scalar
 from .timing import Timing
 
 
 class GpuBackend:
-    """Kernels on the current CUDA device."""
+    """Kernels on the current CUDA device. ``compiler``: this package's nvrtc or nvcc."""
 
     mark = "live"
 
-    def __init__(self):
+    def __init__(self, compiler=nvrtc):
         import cupy
 
-        self.cupy = cupy
+        self.cupy, self.compiler = cupy, compiler
         self.device = cupy.cuda.Device()
         self.arch = f"sm_{self.device.compute_capability}"
         self._programs = {}
@@ -137,7 +137,7 @@ class GpuProgram:
 
     def __init__(self, backend, source, defines):
         self.backend, self.source = backend, source
-        cubin, log = nvrtc.compile_cubin(source, backend.arch, defines)
+        cubin, log = backend.compiler.compile_cubin(source, backend.arch, defines)
         self._facts = nvrtc.parse_facts(log)
         self.kernels = nvrtc.kernels(source, backend.arch, defines)
         # CuPy loads a module from a file; it reads the file when the first kernel is looked up.
@@ -153,8 +153,11 @@ class GpuProgram:
         """Whether the source has a function template called ``name``."""
         return nvrtc.is_template(self.source, name, self.backend.arch)
 
-    def enqueue(self, name, grid, block, args, shared=0):
-        """Launch without waiting. Arguments are converted to the declared types."""
+    def enqueue(self, name, grid, block, args, shared=0, chained=False):
+        """Launch without waiting. Arguments are converted to the declared types.
+
+        ``chained``: the launch may start before the one before it has ended; the kernel waits.
+        """
         kernel = kernel_of(self, name, args)
         converted = []
         for param, value in zip(kernel.params, args, strict=True):
@@ -166,12 +169,16 @@ class GpuProgram:
         function = self._functions[name]
         if shared > 48 * 1024:
             function.max_dynamic_shared_size_bytes = shared
-        function(tuple(grid), tuple(block), tuple(converted), shared_mem=shared)
+        if chained:
+            driver.launch_early(function.kernel.ptr, grid, block, converted, shared,
+                                self.backend.cupy.cuda.get_current_stream().ptr)
+        else:
+            function(tuple(grid), tuple(block), tuple(converted), shared_mem=shared)
 
-    def launch(self, name, grid, block, args, shared=0):
+    def launch(self, name, grid, block, args, shared=0, chained=False):
         """Launch and wait: an error surfaces here, with the kernel's name."""
         try:
-            self.enqueue(name, grid, block, args, shared)
+            self.enqueue(name, grid, block, args, shared, chained)
         except self.backend.cupy.cuda.driver.CUDADriverError as error:
             raise LaunchError(f"{name} could not be launched with grid {tuple(grid)} and block "
                               f"{tuple(block)}: {error}") from None

@@ -69,8 +69,13 @@ def compile_cubin(source, arch, defines=None, anew=False):
     found, reason = available()
     if not found:
         raise LessonError(reason)
-    options = f"-arch={arch}", "--ptxas-options=-v", *_macros(defines)
+    options = f"-arch={specific(source, arch)}", "--ptxas-options=-v", *_macros(defines)
     return (_compile if anew else _kept)(source, options, "getCUBIN")
+
+
+def specific(source, arch):
+    """``arch``, or 'sm_90a' for a source with wgmma: what plain 'sm_90' leaves out."""
+    return "sm_90a" if arch == "sm_90" and "wgmma" in source.text else arch
 
 
 def kernels(source, arch="sm_75", defines=None):

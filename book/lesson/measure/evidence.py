@@ -189,7 +189,7 @@ def latest(folder=None):
 
 # The sources that a part of the evidence was measured with.
 LADDER = (*(r.name for r in rungs.RUNGS), rungs.MERGE)
-TENSOR = (*(r.name for r in rungs.FINAL_AND_TENSOR), rungs.HALVES, rungs.MERGE)
+TENSOR = (*(r.name for r in rungs.FINAL_AND_TENSOR), rungs.HALVES, rungs.IMAGES, rungs.MERGE)
 _SOURCES = {"bench": LADDER, "long": LADDER, "tensor": TENSOR, "several": LADDER}
 
 

@@ -161,6 +161,16 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class Repeat(OfProblem):
+    """Runs of a rung on the same inputs: in how many of them any bit differs from the first."""
+
+    rung: int
+    problem: Problem
+    runs: int
+    different: int
+
+
+@dataclass(frozen=True)
 class Rate:
     """How fast tensor cores go through a rung's ``mma`` and nothing else."""
 
@@ -183,6 +193,7 @@ class Tensor:
     mutants: list[Rejection]
     fragments: list[Agreement] | None = None
     counters: list[RungCounters] | None = None
+    repeats: list[Repeat] | None = None
 
 
 @dataclass(frozen=True)

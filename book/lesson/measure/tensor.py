@@ -4,19 +4,20 @@ What is outside its gate is measured as well and set apart: that is the price of
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
 
 from ..errors import GateError
 from ..launch import ladder, rungs
-from ..machine import emulator, gpus
+from ..machine import emulator, gpus, nvcc
+from ..machine.gpu import GpuBackend
 from ..problem import cases
 from ..problem.problem import Problem
 from . import bench, counters, fragments, mutants
 from .callers import CEILING_N, Inputs, Sgemm, TorchCall, half_callers, torch_callers
-from .records import GATE_N, Ceiling, Row, Tensor, ensure_passed
+from .records import GATE_N, Ceiling, Repeat, Row, Tensor, ensure_passed
 
 SIZES = ((1, (256, 1024, 4096, 16384)), (16, (1024, 4096)))  # heads, N
 COPIES, ROUNDS = 10, 9  # copies in a graph; graphs, one of each caller in turn
@@ -26,6 +27,7 @@ GATED = ((GATE_N, cases.NAMES), (1024, cases.NAMES), (4096, ("periodic", "random
 SCALED = {"Q up, K down": (60, -60, 0), "Q down, K up": (-60, 60, 0), "V up": (0, 0, 100),
           "V down": (0, 0, -100)}
 SCALED_CASES = ("random", "spike-late")
+BY_NVCC = ", by nvcc"  # ends the name of a gate's path
 
 
 @dataclass
@@ -150,11 +152,35 @@ def times(backend, progress, top, sizes=SIZES):
     return passing, failing, refused, versions
 
 
+def repeats(backend, which, n=4096, heads=(1, 16), runs=10):
+    """A Repeat of each rung and number of heads: the same inputs, again and again."""
+    found = []
+    for h in heads:
+        problem = Problem(n, n, heads=h)
+        inputs = Inputs(problem)
+        arrays = [backend.put(x) for x in (inputs.q, inputs.k, inputs.v)]
+        for r in which:
+            planned = ladder.plan(backend, r, *arrays)
+            first, *others = (planned.run().view(np.uint32) for _ in range(runs))
+            found.append(Repeat(r.number, problem, runs,
+                                sum(not np.array_equal(first, other) for other in others)))
+    return found
+
+
+def second_build(which, progress):
+    """Gates of rungs as nvcc compiles them, at the small N; empty where there is no nvcc."""
+    if not nvcc.available():
+        return []
+    rows = bench.gate_rungs(GpuBackend(nvcc), progress, which, GATED[:2])
+    return [replace(row, path=f"{row.path}{BY_NVCC}") for row in rows]
+
+
 def record(backend, progress, tools=True):
     """Everything that a recorded run keeps of tensor cores: a Tensor. Raises GateError."""
-    which = rungs.runnable(backend, rungs.TENSOR)
-    right = [r for r in which if not r.fails]
-    found = ensure_passed(gates(backend, right, progress))
+    every = rungs.runnable(backend, (*rungs.TENSOR, *rungs.HOPPER))
+    which = [r for r in every if r in rungs.TENSOR]
+    right = [r for r in every if not r.fails]
+    found = ensure_passed(gates(backend, right, progress) + second_build(right, progress))
     wrong = bench.gate_rungs(backend, progress, [r for r in which if r.fails], GATED[:1])
     progress("fragments of tensor cores", 0, 1)
     rates = [fragments.rate(backend, r, gpus.of(backend)[1]) for r in which]
@@ -170,4 +196,5 @@ def record(backend, progress, tools=True):
     counted = counters.tensor_counters(
         rungs.runnable(backend, rungs.FINAL_AND_TENSOR)) if tools else None
     return Tensor(versions, top.ceiling(), found + wrong, passing, failing, refused,
-                  bench.facts_of(backend, which), rates, rejected, agreed, counted)
+                  bench.facts_of(backend, every), rates, rejected, agreed, counted,
+                  repeats(backend, right))

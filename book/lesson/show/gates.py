@@ -8,7 +8,7 @@ from ..errors import ArgumentError
 from ..launch import ladder, paths, rungs
 from ..machine import backend as backends
 from ..machine import gpus, prints
-from ..measure import gates_and_times, records
+from ..measure import evidence, gates_and_times, records
 from ..measure.records import GATE_N
 from ..problem import model
 from ..problem.cases import BN, NAMES, Case, make
@@ -17,7 +17,7 @@ from ..problem.problem import D, of
 from ..progress import Progress
 from ..tables import Sentence, Table
 from ..text.edits import note as edited_note
-from .marks import mark_of, where
+from .marks import NO_TENSOR, mark_of, where
 from .rungs import title
 
 
@@ -73,7 +73,7 @@ def gate(path="online", case="spike-late", n=GATE_N, splits=None):
         return _rung_gate(path, case, n, splits)
     if path not in known:
         raise ArgumentError(f"no path is called {path!r}; there are: {', '.join(known)}, and the "
-                            f"rungs 1 to {rungs.TENSOR[-1].number}")
+                            f"rungs 1 to {rungs.ALL[-1].number}")
     if splits is not None:
         raise ArgumentError(f"splits = {splits}: only a rung of the ladder splits its keys")
     if case == "all" and path == "all":
@@ -168,6 +168,8 @@ def _rung_gate(which, case, n, splits):
     t = Table(f"Gate: rung {r.number}, {case}, N = {n}",
               ["rung", "splits", "verdict", "gate fraction", "max abs error", "rtol"])
     chosen = backends.choose()
+    if r.images and (lacks := rungs.missing(r, chosen)):
+        return _recorded_gate(t, r, case, lacks)
     if chosen is not None and not rungs.blocks_on(r, gpus.of(chosen)[0]):
         try:  # a T4 lacks the shared memory: the emulator has it
             chosen = backends.choose("emulated")
@@ -184,6 +186,19 @@ def _rung_gate(which, case, n, splits):
           f"{verdict.fraction:.3f}", f"{verdict.max_abs_error:.1e}", f"{verdict.rtol:.2g}")
     if not verdict.passed:
         t.footer = verdict.explain(f"rung {r.number}", case, n)
+    return t
+
+
+def _recorded_gate(t, r, case, lacks):
+    """Fill a table of gates with what recorded GPUs saw of a rung that nothing here can run."""
+    for item in evidence.shown("tensor"):
+        for g in item.tensor.gates:
+            if (g.path, g.case) == (r.name, case):
+                t.add("recorded", f"{title(r)}, N = {g.n:,}, {item.gpu}, {item.day}", "–",
+                      "pass" if g.passed else "fail", f"{g.fraction:.3f}",
+                      f"{g.max_abs_error:.1e}", f"{g.rtol:.2g}")
+    t.title = f"Gate: rung {r.number}, {case}"
+    t.footer = f"nothing ran here: {lacks}" + ("" if t.rows else f"; {NO_TENSOR}")
     return t
 
 

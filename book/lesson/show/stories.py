@@ -55,7 +55,7 @@ def compared(this, that):
 
 def story(r):
     """Sentences on what came of rung ``r``: times, how they meet the prediction, and why."""
-    if r in rungs.TENSOR:
+    if r not in rungs.RUNGS:
         return [told for item in evidence.shown("tensor") for told in _on_tensor_cores(r, item)] \
             or [Sentence(f"What came: {NO_TENSOR}.", "computed")]
     return [told for item in evidence.shown("bench") for told in _told(r, item)] or [

@@ -14,19 +14,23 @@ from .rungs import title
 SHOWN = ((1, 4096), (1, 16384), (16, 4096))  # heads, N
 
 
-def beside():
-    """Rungs on tensor cores, float32 rungs and PyTorch in one recorded run; what fails apart."""
-    parts = []
+def beside(which=rungs.TENSOR):
+    """Rungs on tensor cores, float32 rungs and PyTorch in one recorded run; what fails apart.
+
+    which: the rungs that are shown beside those on float32 units.
+    """
+    parts, numbers = [], {0, *(r.number for r in (*rungs.FINAL, *which))}
     for item in evidence.shown("tensor"):
         found, note = item.tensor, origin(item)
-        right = _rows("Inside the gate", found.rows, found, note)
+        right = _rows("Inside the gate", [row for row in found.rows if row.rung in numbers], found,
+                      note)
         wrong = _rows("Outside the gate, so no result: its time, set apart", found.failing, found,
                       note)
         right.footer = (f"SGEMM in the same run: {found.ceiling.tflops:.1f} TFLOP/s. Ten copies of "
                         "each in one CUDA graph, the graphs in turn, with the launches before and "
                         "after a rung; median of 9. Gate fraction: the worst on random, every N")
         wrong.footer = "\n".join(("fails: above 1", *found.refused))
-        parts += [right, wrong, *_verdict(item)]
+        parts += [right, wrong, *_verdict(item, which)]
     return Tables(parts or [Sentence(NO_TENSOR, "computed")])
 
 
@@ -52,9 +56,9 @@ def fastest(found, which, heads, n):
     return min(rows, key=lambda row: row.median_ms, default=None)
 
 
-def _verdict(item):
-    """The fastest rung on tensor cores against the others, in a sentence."""
-    numbers = {r.number for r in rungs.TENSOR}
+def _verdict(item, which):
+    """The fastest of some rungs on tensor cores against the others, in a sentence."""
+    numbers = {r.number for r in which}
     finals = {r.number for r in rungs.FINAL}
     words = []
     for heads, n in SHOWN:
