@@ -2,6 +2,7 @@
 
 from lesson.launch import rungs, splits
 from lesson.machine.gpus import H200, T4, by_arch
+from lesson.measure import evidence
 from lesson.problem.problem import Problem
 
 SPLIT = [r for r in rungs.RUNGS if r.splits]
@@ -34,3 +35,20 @@ def test_the_choice_is_what_the_device_allows():
     for gpu in by_arch().values():
         for n in (64, 4096):
             assert rungs.blocks_on(splits.choose(n, gpu=gpu).rung, gpu) >= 1
+
+
+def test_among_all_final_kernels_the_choice_is_the_fastest_or_near_it():
+    for item in evidence.shown("tensor"):
+        for problem in {row.problem for row in item.tensor.rows}:
+            times = {row.rung: row.median_ms for row in item.tensor.rows if row.problem == problem}
+            chosen = splits.choose(problem, H200, among=rungs.FASTEST).rung.number
+            finals = {r.number: times[r.number] for r in rungs.FASTEST}
+            assert times[chosen] <= min(times[r.number] for r in rungs.FINAL), problem
+            assert times[chosen] <= 1.02 * min(finals.values()), problem
+
+
+def test_where_there_is_no_hopper_gpu_the_choice_goes_on():
+    for arch, want in (("sm_75", 25), ("sm_80", 24), ("sm_89", 24), ("sm_90", 31)):
+        gpu = by_arch()[arch]
+        found = splits.choose(16384, gpu, sms=100, among=rungs.FASTEST)
+        assert found.rung.number == want, found.why

@@ -35,7 +35,9 @@ def split(r, problem, sms=H200.sms, resident=2):
         # What is left after full rounds does not spread evenly: some SMs get one block more.
         most = min(resident, rest + (rounds > 0))
         time = rounds * r.together[resident - 1] + (r.together[most - 1] if rest else 0)
-        found.append(Split(splits, rows * splits, time * (-(-tiles // splits) * r.bn + ENDS)))
+        merging = r.merging * splits * p.queries * p.heads / 1024
+        found.append(Split(splits, rows * splits,
+                           time * (-(-tiles // splits) * r.bn + ENDS) + merging))
         if not rest:
             full.append(found[-1])
     if r.fills and full:
