@@ -9,7 +9,6 @@ from lesson.measure.records import GATE_N
 from lesson.problem import cases
 from lesson.problem.problem import Problem, of
 
-
 ORDER = 1e-15  # what equal sums may differ by: a BLAS adds up its last columns in another order
 
 
