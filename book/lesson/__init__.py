@@ -8,6 +8,7 @@
     lesson.compare()                     an edited kernel beside the file
     lesson.rung(7)                       a rung of the ladder: its header, difference and story
     lesson.watch("scoresQKt")            a warp of a kernel, step by step
+    lesson.attention(q, k, v)            the best kernel of this device, in one call
 
 Importing needs NumPy alone; CuPy, matplotlib and the widget are imported when first used.
 """
@@ -26,6 +27,7 @@ from .errors import (  # every error that a verb raises
     UndefinedError,
 )
 from .exercises import exercise
+from .launch.attention import attention
 from .progress import print_anywhere as _print_anywhere
 from .show.bytes import bank_conflicts, count_bytes, limits, score_matrix, summary
 from .show.compare import compare
