@@ -76,6 +76,9 @@ class Verdict:
     want: float | None = None
     allowed: float | None = None
     wrong: int = 0  # elements outside the gate
+    worst: tuple | None = None  # (row, column) of ``fraction``, or of the first that is not finite
+
+    axis = "query row"  # what a row of the matrix belongs to
 
     def explain(self, path, case, problem):
         """One sentence that names path, case, problem and the first bad element."""
@@ -85,7 +88,7 @@ class Verdict:
         if self.row is None:
             return f"{where}: {self.reason}"
         return (
-            f"{where}: {self.reason}; first at query row {self.row}, "
+            f"{where}: {self.reason}; first at {self.axis} {self.row}, "
             f"column {self.col}: got {self.got:.7g}, wanted {self.want:.7g} "
             f"+- {self.allowed:.2g} ({self.wrong} elements are outside the gate)"
         )
@@ -97,36 +100,47 @@ def judge(got, ref, problem, max_abs_score=0.0, rows=None):
     ``rows`` are the query rows that the arrays hold, all by default. Returns a Verdict; never
     raises for a wrong result.
     """
-    rtol = tolerance(problem, max_abs_score)
-    got = np.asarray(got, dtype=np.float64)
     ref = np.asarray(ref, dtype=np.float64)
+    return compare(got, ref, tolerance(problem, max_abs_score), np.abs(ref), rows)
+
+
+def compare(got, ref, rtol, size, rows=None):
+    """A Verdict on |got - ref| <= rtol (size + max size) for arrays (.., rows, d).
+
+    ``size``, an array of ref's shape, is what rounding errors scale with: |ref| itself, or the
+    absolute terms of its sum. ``rows`` are the rows that the arrays hold, all by default.
+    """
+    got, ref, size = (np.asarray(x, dtype=np.float64) for x in (got, ref, size))
     if got.shape != ref.shape:
         return Verdict(False, float("nan"), float("nan"), rtol, float("nan"),
                        f"the result has shape {got.shape}, wanted {ref.shape}")
     rows = np.arange(ref.shape[-2]) if rows is None else np.asarray(rows)
     rows = np.tile(rows, ref.size // (len(rows) * ref.shape[-1]))  # of every head
-    got, ref = (x.reshape(-1, x.shape[-1]) for x in (got, ref))
-    atol = rtol * float(np.abs(ref).max())
-    allowed = atol + rtol * np.abs(ref)
+    got, ref, size = (x.reshape(-1, x.shape[-1]) for x in (got, ref, size))
+    atol = rtol * float(size.max())
+    allowed = atol + rtol * size
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.abs(got - ref)
         good = error <= allowed  # False for NaN: a comparison that NaN cannot pass
-        finite = np.isfinite(got)
-        fraction = float((error / allowed).max()) if finite.all() else float("nan")
+        # 0 where there is no error: where all of ``size`` is 0, 0/0 would be NaN
+        share = np.divide(error, allowed, out=np.zeros_like(error), where=error != 0)
+    finite = np.isfinite(got)
     good &= finite
-    worst = float(error.max()) if finite.all() else float("nan")
+    place = np.argwhere(~finite)[0] if not finite.all() else np.unravel_index(
+        share.argmax(), share.shape)
+    at = int(rows[place[0]]), int(place[1])
+    fraction, worst = ((float(share.max()), float(error.max())) if finite.all() else
+                       (float("nan"), float("nan")))
     if good.all():
-        return Verdict(True, fraction, worst, rtol, atol)
+        return Verdict(True, fraction, worst, rtol, atol, worst=at)
     row, col = (int(x) for x in np.argwhere(~good)[0])
-    value = got[row, col]
     if not finite.all():
         inf = np.isinf(got).any()
         reason = ("not finite: an inf means an exp that overflowed" if inf else
                   "not finite: a NaN means an element never written, 0/0, or inf - inf")
-        row, col = (int(x) for x in np.argwhere(~finite)[0])
-        value = got[row, col]
+        row, col = (int(x) for x in place)
     else:
         reason = f"{fraction:.3g} times the gate"
     return Verdict(False, fraction, worst, rtol, atol, reason,
-                   int(rows[row]), col, float(value),
-                   float(ref[row, col]), float(allowed[row, col]), int((~good).sum()))
+                   int(rows[row]), col, float(got[row, col]),
+                   float(ref[row, col]), float(allowed[row, col]), int((~good).sum()), at)

@@ -51,13 +51,25 @@ def _one_head(q, k, v, scale, rows, seen, block):
         end = int(seen[part].max())  # nothing beyond is read, whatever stands there
         if end == 0:
             continue
-        s = scale * (q[part] @ k[:end].T)
-        visible = np.arange(end) < seen[part][:, None]
-        largest = max(largest, float(np.abs(s).max(where=visible, initial=0.0)))
-        s[~visible] = -np.inf
-        top = s.max(axis=1, keepdims=True)
-        s -= np.where(np.isneginf(top), 0.0, top)  # a row that sees no key: weights 0, not NaN
-        p = np.exp(s)
-        total = p.sum(axis=1, keepdims=True)
-        o[start : start + block] = (p @ v[:end]) / np.where(total == 0, 1.0, total)
+        p, total, _, top = weights(q[part], k[:end], scale, seen[part])
+        largest = max(largest, top)
+        o[start : start + block] = (p @ v[:end]) / total
     return o, largest
+
+
+def weights(q, k, scale, seen):
+    """exp(score - its row's maximum) of float64 rows of one head, and what they are made of.
+
+    q, k: (rows, d), (keys, d); row i sees its first ``seen[i]`` keys. Returns the weights (rows,
+    keys), their sums (rows, 1), the maxima (rows, 1) and the largest absolute score seen. A row
+    that sees no key has weights 0, sum 1 and maximum -inf.
+    """
+    s = scale * (q @ k.T)
+    visible = np.arange(len(k)) < seen[:, None]
+    largest = float(np.abs(s).max(where=visible, initial=0.0))
+    s[~visible] = -np.inf
+    top = s.max(axis=1, keepdims=True)
+    s -= np.where(np.isneginf(top), 0.0, top)  # a row that sees no key: weights 0, not NaN
+    p = np.exp(s, out=s)
+    total = p.sum(axis=1, keepdims=True)
+    return p, np.where(total == 0, 1.0, total), top, largest
