@@ -13,11 +13,14 @@ class Reference:
 
     ``o`` has Q's shape, with as many rows as ``rows``, the query rows that it holds of every head;
     ``max_abs_score`` is the largest absolute score that a query sees, which the gate needs.
+    ``lse`` has the natural log-sum-exp of each row's scores, -inf where it sees no key: (batch,
+    heads, rows).
     """
 
     o: np.ndarray
     rows: np.ndarray
     max_abs_score: float
+    lse: np.ndarray
 
 
 def attention(q, k, v, rows=None, block=256, problem=None):
@@ -31,30 +34,31 @@ def attention(q, k, v, rows=None, block=256, problem=None):
     rows = np.arange(p.queries) if rows is None else np.asarray(rows)
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
     seen, largest = p.seen(), 0.0
-    o = np.empty((p.batch, p.heads, len(rows), p.d))
+    o, lse = np.empty((p.batch, p.heads, len(rows), p.d)), np.empty((p.batch, p.heads, len(rows)))
     q = q.reshape(p.batch, p.heads, p.queries, p.d)
     k, v = (x.reshape(p.batch, p.kv_heads, p.keys, p.d) for x in (k, v))
     for entry, head in np.ndindex(p.batch, p.heads):
         of_kv = head // (p.heads // p.kv_heads)
-        o[entry, head], top = _one_head(q[entry, head], k[entry, of_kv], v[entry, of_kv],
-                                        p.scale, rows, seen[entry], block)
+        o[entry, head], lse[entry, head], top = _one_head(
+            q[entry, head], k[entry, of_kv], v[entry, of_kv], p.scale, rows, seen[entry], block)
         largest = max(largest, top)
-    return Reference(o.reshape(*p.q_shape[:-2], len(rows), p.d), rows, largest)
+    return Reference(o.reshape(*p.q_shape[:-2], len(rows), p.d), rows, largest, lse)
 
 
 def _one_head(q, k, v, scale, rows, seen, block):
-    """(float64 attention (len(rows), d), largest absolute score seen) of one head."""
-    o, largest = np.zeros((len(rows), v.shape[1])), 0.0
+    """(float64 attention (len(rows), d), log-sum-exp, largest absolute score) of one head."""
+    o, lse, largest = np.zeros((len(rows), v.shape[1])), np.full(len(rows), -np.inf), 0.0
     block = max(1, min(block, (1 << 28) // (8 * len(k))))  # at most 256 MiB of scores
     for start in range(0, len(rows), block):
         part = rows[start : start + block]
         end = int(seen[part].max())  # nothing beyond is read, whatever stands there
         if end == 0:
             continue
-        p, total, _, top = weights(q[part], k[:end], scale, seen[part])
-        largest = max(largest, top)
+        p, total, top, most = weights(q[part], k[:end], scale, seen[part])
+        largest = max(largest, most)
         o[start : start + block] = (p @ v[:end]) / total
-    return o, largest
+        lse[start : start + block] = (top + np.log(total))[:, 0]
+    return o, lse, largest
 
 
 def weights(q, k, scale, seen):

@@ -165,7 +165,8 @@ def sample(inputs):
         found = list(pool.map(lambda some: attention(*exact, rows=some),
                               np.array_split(rows, min(workers, len(rows)))))
     return Reference(np.concatenate([f.o for f in found]), rows,
-                     max(f.max_abs_score for f in found))
+                     max(f.max_abs_score for f in found),
+                     np.concatenate([f.lse for f in found], axis=-1))
 
 
 def _merged(ranks, link, inputs, rows, keep, progress, exact, root):
