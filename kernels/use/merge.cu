@@ -21,6 +21,14 @@ __device__ float exp2Fast(float x)
 // m, or 0 where it is -inf.
 __device__ float finite(float m) { return m == __int_as_float(0xff800000) ? 0.0f : m; }
 
+// Wait until the launch before this one has ended: hopper.cu lets this one start earlier.
+__device__ void awaitLaunch()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Assumes blockDim = 128, gridDim = (ceil(queries d / 4 / 128), heads of all batch entries). part:
 // o of every head, split and row, then (m, l) of every one. lse: log-sum-exp of each row, or null.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -33,6 +41,7 @@ mergeParts(const float* part, float* o, float* lse, int queries, int d, int spli
     if (row >= queries)
         return;
 
+    awaitLaunch();         // which writes the parts
     float m = __int_as_float(0xff800000), l = 0.0f;       // -inf: nothing yet
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     #pragma unroll 4

@@ -91,10 +91,11 @@ def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_others(one_order
         assert np.isfinite(np.delete(o, 9, 1)).all()
 
 
-def test_the_parts_are_as_many_as_fill_the_gpu():
-    assert use.parts(Problem(1, 131072, heads=16), 132) >= 8
-    assert use.parts(Problem(4096, 4096, heads=16), 132) == 1
-    assert use.parts(Problem(1, 1), 132) == 1
+def test_the_parts_are_as_many_as_fill_the_gpu(one_order):
+    kind = use.form(one_order, 64)
+    assert use.parts(Problem(1, 131072, heads=16), 132, kind) >= 8
+    assert use.parts(Problem(4096, 4096, heads=16), 132, kind) == 1
+    assert use.parts(Problem(1, 1), 132, kind) == 1
 
 
 @pytest.mark.parametrize("p, words", (

@@ -118,7 +118,8 @@ def _on_the_host(backend, p, arrays, lse):
     if backend is None:
         found = reference.attention(*arrays, problem=p)
         return found.o.astype(np.float32), found.lse.astype(np.float32)
-    whole = [-(-x // to) * to for x, to in ((p.queries, use.rows_of(p.d)), (p.keys, use.BN))]
+    rows = use.form(backend, p.d).bm
+    whole = [-(-x // to) * to for x, to in ((p.queries, rows), (p.keys, use.BN))]
     scores = p.batch * p.heads * whole[0] * whole[1]
     rate = EMULATED["ladder" if plain(p) and not lse else "use"]
     if scores > PATIENCE_S * rate:

@@ -17,12 +17,37 @@ from .paths import Plan
 from .rungs import Rung
 from .splits import split
 
-ATTEND, KEYS, MERGE = "use/attend", "use/keys", "use/merge"
+MERGE = "use/merge"
 BN = 64  # keys of a tile
-WARPS = 4
 KEYS_THREADS, MERGE_THREADS = 256, 128
 WIDEST = 128
 MOST_HEADS = 65535  # of all batch entries: the last dimension of a grid
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to compute it: its sources, and a block's rows, threads and shared memory for d."""
+
+    attend: str
+    keys: str
+    split: str  # the kernel of ``keys``
+    bm: int
+    threads: int
+    shared: int
+    together: tuple  # as a Rung's
+    chained: bool = False
+
+
+def form(backend, d):
+    """The Form for a device and a width; with d above 64 WIDTH is 128."""
+    wide = 64 if d <= 64 else WIDEST
+    tile = 4 * BN * wide * 2  # bytes: hi and lo of K and V
+    if backend.mark == "live" and gpus.of(backend)[0].arch == "sm_90":
+        stages = 5 if wide == 64 else 2
+        return Form("use/hopper", "use/images", "splitImages", 128, 384,
+                    2 * 2 * BN * wide * 2 + stages * (tile + 16), (0.2,), chained=True)
+    return Form("use/attend", "use/keys", "splitKeys", 128 if wide == 64 else 64, 128, 2 * tile,
+                (0.45, 0.71) if wide == 64 else (0.45,))
 
 
 @dataclass
@@ -45,18 +70,14 @@ def refuse(problem):
                             "a time")
 
 
-def rows_of(d):
-    """Query rows of a block: fewer where a row is wide, since its sums must find registers."""
-    return WARPS * (16 if d > 64 else 32)
-
-
-def parts(problem, sms, resident=2):
-    """Into how many parts the keys go: by the rule of ``split``."""
-    p, bm = problem, rows_of(problem.d)
-    kernel = Rung(0, ATTEND, "", bm, BN, 32 * WARPS, together=(0.45, 0.71)[:resident])
+def parts(problem, sms, kind):
+    """Into how many parts the keys go: by the rule of ``split``, for a Form."""
+    p = problem
+    kernel = Rung(0, kind.attend, "", kind.bm, BN, kind.threads, together=kind.together,
+                  merging=2.8)
     keys = max(int(p.seen().max()), 1)
     tiles = Problem(p.queries, -(-keys // BN) * BN, heads=p.batch * p.heads)
-    return split(kernel, tiles, sms, resident).splits
+    return split(kernel, tiles, sms, len(kind.together)).splits
 
 
 def plan(backend, problem, q, k, v, lse=False, splits=None):
@@ -68,20 +89,20 @@ def plan(backend, problem, q, k, v, lse=False, splits=None):
     """
     p = problem
     refuse(p)
-    wide = 64 if p.d <= 64 else WIDEST
+    wide, kind = 64 if p.d <= 64 else WIDEST, form(backend, p.d)
     gpu, sms = gpus.of(backend)
-    shared = 2 * 2 * BN * wide * 4
-    if shared > min(gpu.shared_bytes - gpu.shared_reserved, 227 * 1024):
-        raise ArgumentError(f"d = {p.d}: above 64 a block needs {shared:,} bytes of shared memory, "
-                            f"and {gpu.arch} has {gpu.shared_bytes:,}; this GPU takes d up to 64")
+    if kind.shared > min(gpu.shared_bytes - gpu.shared_reserved, 227 * 1024):
+        raise ArgumentError(f"d = {p.d}: above 64 a block needs {kind.shared:,} bytes of shared "
+                            f"memory, and {gpu.arch} has {gpu.shared_bytes:,}; this GPU takes d up "
+                            "to 64")
     total, own = p.batch * p.heads, p.batch * p.kv_heads
     tiles = -(-p.keys // BN)
-    splits = splits or parts(p, sms, 2 if wide == 64 and gpu.shared_bytes > 2 * shared else 1)
+    splits = splits or parts(p, sms, kind)
     if not 1 <= splits <= tiles:
         raise ArgumentError(f"splits = {splits}: {p.keys} keys are {tiles} tiles of {BN}, and each "
                             "part needs at least one")
     compiled = {name: backend.compile(current(name), {"WIDTH": wide} if name != MERGE else None)
-                for name in (ATTEND, KEYS, *((MERGE,) if splits > 1 else ()))}
+                for name in (kind.attend, kind.keys, *((MERGE,) if splits > 1 else ()))}
     lengths = None if p.key_lengths is None else backend.put(np.array(p.key_lengths, np.int32))
     halves = backend.full((own * tiles, 2, BN * wide), 2**32 - 1, np.uint32)
     scales = backend.full((own * tiles, 2), np.nan)
@@ -92,15 +113,16 @@ def plan(backend, problem, q, k, v, lse=False, splits=None):
     if splits > 1:
         to = backend.full((total * splits * p.queries * (p.d + 2),), np.nan)
         scratch.append(to)
+    chain = (True,) if kind.chained else ()
     steps = [
-        ("splitKeys", (tiles, 2, own), (KEYS_THREADS,),
+        (kind.split, (tiles, 2, own), (KEYS_THREADS,),
          (k, v, lengths, halves, scales, bad, p.keys, p.d, p.kv_heads)),
-        ("attend", (-(-p.queries // rows_of(p.d)), splits, total), (32 * WARPS,),
+        ("attend", (-(-p.queries // kind.bm), splits, total), (kind.threads,),
          (q, v, halves, scales, bad, lengths, to, logs if splits == 1 else None, p.queries, p.keys,
-          p.d, p.heads, p.heads // p.kv_heads, int(p.causal), p.scale), shared),
+          p.d, p.heads, p.heads // p.kv_heads, int(p.causal), p.scale), kind.shared, *chain),
     ]
     if splits > 1:
         steps.append(("mergeParts", (-(-p.queries * p.d // 4 // MERGE_THREADS), total),
-                      (MERGE_THREADS,), (to, o, logs, p.queries, p.d, splits)))
+                      (MERGE_THREADS,), (to, o, logs, p.queries, p.d, splits), 0, *chain))
     return UsePlan(Programs(*compiled.values()), steps, o, {"q": q, "k": k, "v": v}, scratch, logs,
                    splits)
