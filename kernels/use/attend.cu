@@ -452,8 +452,8 @@ __device__ void write(float* o, float* lse, const float (&m)[TM][2], float (&l)[
 {
     const int lane = threadIdx.x % 32;
     const bool whole = gridDim.y == 1;
-    const size_t part = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * queries;  // rows before
-    float* ml = o + (size_t)gridDim.z * gridDim.y * queries * d;
+    const size_t part = ((size_t)blockIdx.x * gridDim.y + blockIdx.y) * queries;  // rows before
+    float* ml = o + (size_t)gridDim.x * gridDim.y * queries * d;
     #pragma unroll
     for (int i = 0; i < TM; ++i)
         #pragma unroll
@@ -476,7 +476,7 @@ __device__ void write(float* o, float* lse, const float (&m)[TM][2], float (&l)[
         }
 }
 
-// Assumes blockDim = 128, gridDim = (ceil(queries/BM), splits, batch * heads); tiles, scales and
+// Assumes blockDim = 128, gridDim = (batch * heads, splits, ceil(queries/BM)); tiles, scales and
 // bad from splitKeys. group: heads that share one of K and V. lengths: of the keys of each batch
 // entry, or null; lse: log-sum-exp of each row, or null. With splits > 1 o is a workspace: o of
 // every head, split and row, then (m, l) of every one.
@@ -487,17 +487,17 @@ attend(const float* q, const float* v, const unsigned* tiles, const float* scale
 {
     extern __shared__ __align__(16) unsigned stages[];   // two tiles, each K, then V
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int entry = blockIdx.z / heads, head = blockIdx.z % heads;
+    const int entry = blockIdx.x / heads, head = blockIdx.x % heads;
     const int own = entry * (heads / group) + head / group;              // of K and V
-    // The last rows see most under a mask: they begin first.
-    const int block = (causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BM;
+    // The last rows see most under a mask: those of every head begin first.
+    const int block = (causal ? gridDim.z - 1 - blockIdx.z : blockIdx.z) * BM;
     const int row0 = block + warp * R, perHead = (keys + BN - 1) / BN;
     const Rows rows = {lengths ? lengths[entry] : keys, keys - queries, causal != 0};
     const int all = (rows.seen(min(block + BM, queries) - 1) + BN - 1) / BN;  // tiles that are seen
     const int least = rows.seen(block);                  // keys that every row sees
     const int first = (int)((long long)all * blockIdx.y / gridDim.y);    // tiles of this split
     const int count = (int)((long long)all * (blockIdx.y + 1) / gridDim.y) - first;
-    q += (size_t)blockIdx.z * queries * d;
+    q += (size_t)blockIdx.x * queries * d;
     v += (size_t)own * keys * d;
     bad += (size_t)own * perHead * 2;
     tiles += ((size_t)own * perHead + first) * 2 * TILE;

@@ -1,8 +1,8 @@
 // Attention as people run it, on a Hopper GPU (compute capability 9.0): rung 31, for any Problem.
 //
 // What a Problem may be, and what is masked, is that of attend.cu; how products run, that of the
-// ladder's rungs 26 to 31. splitImages (images.cu) has written K and V. Q stands in shared memory,
-// too: with d = 128 it would find no registers beside the sums.
+// ladder's rungs 26 to 31. splitImages (images.cu) has written K and V. With d = 128 Q finds no
+// registers beside the sums, and stands in shared memory, too.
 
 #ifndef WIDTH
 #define WIDTH 64
@@ -14,12 +14,12 @@ constexpr int BM = 64 * GROUPS;     // query rows of a block
 constexpr int BN = 64;              // keys of a tile
 constexpr int THREADS = 128 * (GROUPS + 1);     // one more warpgroup, which feeds them
 constexpr int HALVES = D / 64;      // images of 64 columns
-constexpr int STAGES = D > 64 ? 2 : 5;          // tiles in shared memory
+constexpr int STAGES = D > 64 ? 2 : 6;          // tiles in shared memory
 constexpr int STEPS = 4;            // steps of 16 of a sum over 64
 constexpr int PART = 64 * 64 * 2;   // bytes of an image of 64 lines
 constexpr int IMAGE = PART * HALVES;            // bytes of hi or lo of K or V of a tile
 constexpr int TILE = 4 * IMAGE;
-constexpr int Q_BYTES = GROUPS * 2 * IMAGE;     // hi and lo of a warpgroup's 64 rows
+constexpr int Q_BYTES = D > 64 ? GROUPS * 2 * IMAGE : 0;  // hi and lo of a warpgroup's 64 rows
 constexpr unsigned FULL = 0xffffffffu;
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LN2 = 0.6931471805599453f;
@@ -191,48 +191,63 @@ __device__ void wgmma(float (&c)[32], unsigned long long a, unsigned long long b
 }
 // end snippet
 
-// s = q k^T over d, three products; lo lo is left out, the small ones come first. An image of lo
-// follows that of hi; a step of 16 is 32 bytes of each line.
-__device__ void score(float (&s)[32], unsigned q, unsigned k)
+// c = a b over 64: lo hi + hi lo + hi hi, the small products first; lo lo is left out. The image of
+// b's lo follows that of its hi; a step of 16 is 32 bytes of each line.
+__device__ void product(float (&c)[32], const unsigned (&hi)[STEPS][4],
+                        const unsigned (&lo)[STEPS][4], unsigned image)
+{
+    const unsigned long long bHi = describe(image), bLo = describe(image + IMAGE);
+    constexpr int STEP = 32 / 16;
+    wgmma<false>(c, lo[0], bHi);
+    #pragma unroll
+    for (int step = 1; step < STEPS; ++step)
+        wgmma<true>(c, lo[step], bHi + step * STEP);
+    #pragma unroll
+    for (int step = 0; step < STEPS; ++step)
+        wgmma<true>(c, hi[step], bLo + step * STEP);
+    #pragma unroll
+    for (int step = 0; step < STEPS; ++step)
+        wgmma<true>(c, hi[step], bHi + step * STEP);
+}
+
+// The same over d with a in shared memory: images of 64 columns follow each other.
+__device__ void product(float (&c)[32], unsigned a, unsigned b)
 {
     constexpr int STEP = 32 / 16;
-    begin();
     #pragma unroll
     for (int product = 0; product < 3; ++product)
         #pragma unroll
         for (int step = 0; step < HALVES * STEPS; ++step) {
             const unsigned part = step / STEPS * PART;
-            const unsigned long long a = describe(q + (product == 0 ? IMAGE : 0) + part);
-            const unsigned long long b = describe(k + (product == 1 ? IMAGE : 0) + part);
+            const unsigned long long x = describe(a + (product == 0 ? IMAGE : 0) + part);
+            const unsigned long long y = describe(b + (product == 1 ? IMAGE : 0) + part);
             if (product == 0 && step == 0)
-                wgmma<false>(s, a, b);
+                wgmma<false>(c, x, y);
             else
-                wgmma<true>(s, a + step % STEPS * STEP, b + step % STEPS * STEP);
+                wgmma<true>(c, x + step % STEPS * STEP, y + step % STEPS * STEP);
         }
+}
+
+// s = q k^T over d. Q is where there is room for it.
+__device__ void score(float (&s)[32], const unsigned (&qHi)[STEPS][4],
+                      const unsigned (&qLo)[STEPS][4], unsigned q, unsigned k)
+{
+    begin();
+    if (HALVES == 1)
+        product(s, qHi, qLo, k);
+    else
+        product(s, q, k);
     commit();
 }
 
-// fresh = p v over the keys of a tile, likewise; each 64 columns are a result of their own.
+// fresh = p v over the keys of a tile; each 64 columns are a result of their own.
 __device__ void weighted(float (&fresh)[HALVES][32], const unsigned (&pHi)[STEPS][4],
                          const unsigned (&pLo)[STEPS][4], unsigned v)
 {
-    constexpr int STEP = 32 / 16;
     begin();
     #pragma unroll
-    for (int half = 0; half < HALVES; ++half) {
-        const unsigned long long hi = describe(v + half * PART);
-        const unsigned long long lo = describe(v + IMAGE + half * PART);
-        wgmma<false>(fresh[half], pLo[0], hi);
-        #pragma unroll
-        for (int step = 1; step < STEPS; ++step)
-            wgmma<true>(fresh[half], pLo[step], hi + step * STEP);
-        #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
-            wgmma<true>(fresh[half], pHi[step], lo + step * STEP);
-        #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
-            wgmma<true>(fresh[half], pHi[step], hi + step * STEP);
-    }
+    for (int half = 0; half < HALVES; ++half)
+        product(fresh[half], pHi, pLo, v + half * PART);
     commit();
 }
 
@@ -270,11 +285,12 @@ struct Rows {
     }
 };
 
-// A warp's 16 rows of Q, times scale, into the images of its warpgroup, hi and lo, and of each row
-// the power of two that a score must be multiplied by. Past the last row: the last row again. Past
-// d: zeros.
-__device__ void loadQ(unsigned char* images, float (&factor)[2], const float* q, int row0,
-                      int queries, int d, float scale)
+// A warp's 16 rows of Q, times scale, as operands, hi and lo, in registers or in the images of its
+// warpgroup, and of each row the power of two that a score must be multiplied by. Past the last row:
+// the last row again. Past d: zeros.
+__device__ void loadQ(unsigned (&qHi)[STEPS][4], unsigned (&qLo)[STEPS][4], unsigned char* images,
+                      float (&factor)[2], const float* q, int row0, int queries, int d,
+                      float scale)
 {
     const int lane = threadIdx.x % 32, line0 = threadIdx.x / 32 % 4 * 16;
     #pragma unroll
@@ -298,10 +314,15 @@ __device__ void loadQ(unsigned char* images, float (&factor)[2], const float* q,
         for (int j = 0; j < D / 8; ++j) {
             unsigned hi, lo;
             split(x[j].x * up, x[j].y * up, hi, lo);
-            unsigned char* to = images + j / 8 * PART + line * 128 + (j % 8 ^ line % 8) * 16
-                                + lane % 4 * 4;
-            *(unsigned*)to = hi;
-            *(unsigned*)(to + IMAGE) = lo;
+            if (HALVES == 1) {
+                qHi[j / 2 % STEPS][j % 2 * 2 + h] = hi;
+                qLo[j / 2 % STEPS][j % 2 * 2 + h] = lo;
+            } else {
+                unsigned char* to = images + j / 8 * PART + line * 128 + (j % 8 ^ line % 8) * 16
+                                    + lane % 4 * 4;
+                *(unsigned*)to = hi;
+                *(unsigned*)(to + IMAGE) = lo;
+            }
         }
     }
 }
@@ -427,8 +448,8 @@ __device__ void write(float* o, float* lse, const float (&m)[2], float (&l)[2],
 {
     const int lane = threadIdx.x % 32;
     const bool whole = gridDim.y == 1;
-    const size_t part = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * queries;  // rows before
-    float* ml = o + (size_t)gridDim.z * gridDim.y * queries * d;
+    const size_t part = ((size_t)blockIdx.x * gridDim.y + blockIdx.y) * queries;  // rows before
+    float* ml = o + (size_t)gridDim.x * gridDim.y * queries * d;
     #pragma unroll
     for (int h = 0; h < 2; ++h) {
         l[h] = rowSum(l[h]);
@@ -478,7 +499,7 @@ __device__ void showQ(int group)
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
-// Assumes blockDim = 384, gridDim = (ceil(queries/128), splits, batch * heads); tiles, scales and
+// Assumes blockDim = 384, gridDim = (batch * heads, splits, ceil(queries/128)); tiles, scales and
 // bad from splitImages. group: heads that share one of K and V. lengths: of the keys of each batch
 // entry, or null; lse: log-sum-exp of each row, or null. With splits > 1 o is a workspace: o of
 // every head, split and row, then (m, l) of every one.
@@ -487,21 +508,21 @@ attend(const float* q, const float* v, const unsigned* tiles, const float* scale
        const unsigned* bad, const int* lengths, float* o, float* lse, int queries, int keys, int d,
        int heads, int group, int causal, float scale)
 {
-    extern __shared__ __align__(1024) unsigned char shared[];  // Q, tiles, two barriers of each
+    extern __shared__ __align__(1024) unsigned char shared[];  // Q; tiles, each with two barriers
     const unsigned stages = addressOf(shared) + Q_BYTES, full = stages + STAGES * TILE;
     const unsigned empty = full + 8 * STAGES;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int entry = blockIdx.z / heads, head = blockIdx.z % heads;
+    const int entry = blockIdx.x / heads, head = blockIdx.x % heads;
     const int own = entry * (heads / group) + head / group;              // of K and V
-    // The last rows see most under a mask: they begin first.
-    const int block = (causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BM;
+    // The last rows see most under a mask: those of every head begin first.
+    const int block = (causal ? gridDim.z - 1 - blockIdx.z : blockIdx.z) * BM;
     const int row0 = block + warp * 16, perHead = (keys + BN - 1) / BN;
     const Rows rows = {lengths ? lengths[entry] : keys, keys - queries, causal != 0};
     const int all = (rows.seen(min(block + BM, queries) - 1) + BN - 1) / BN;  // tiles that are seen
     const int least = rows.seen(block);                  // keys that every row sees
     const int first = (int)((long long)all * blockIdx.y / gridDim.y);    // tiles of this split
     const int count = (int)((long long)all * (blockIdx.y + 1) / gridDim.y) - first;
-    q += (size_t)blockIdx.z * queries * d;
+    q += (size_t)blockIdx.x * queries * d;
     v += (size_t)own * keys * d;
     bad += (size_t)own * perHead * 2;
     tiles += ((size_t)own * perHead + first) * (TILE / 4);
@@ -525,10 +546,12 @@ attend(const float* q, const float* v, const unsigned* tiles, const float* scale
 
     float m[2], l[2] = {}, acc[HALVES][32] = {};         // acc: the running output
     m[0] = m[1] = __int_as_float(0xff800000);            // -inf: the first tile's rescale is 0
+    unsigned qHi[STEPS][4], qLo[STEPS][4];
     float qFactor[2];
     const unsigned qMine = addressOf(shared) + warp / 4 * 2 * IMAGE;
-    loadQ(shared + warp / 4 * 2 * IMAGE, qFactor, q, row0, queries, d, scale * LOG2E);
-    showQ(warp / 4);
+    loadQ(qHi, qLo, shared + warp / 4 * 2 * IMAGE, qFactor, q, row0, queries, d, scale * LOG2E);
+    if (HALVES > 1)
+        showQ(warp / 4);
     awaitLaunch();         // which writes the scales
 
     float s[32], fresh[HALVES][32] = {}, shrink[2] = {1.0f, 1.0f}, undo = 0.0f;
@@ -543,7 +566,7 @@ attend(const float* q, const float* v, const unsigned* tiles, const float* scale
     };
     if (count > 0) {
         await(full, 0);
-        score(s, qMine, stages);
+        score(s, qHi, qLo, qMine, stages);
         finish<0>();
         hold(s);
         toWeights(0);
@@ -561,7 +584,7 @@ attend(const float* q, const float* v, const unsigned* tiles, const float* scale
             hold(s);
             hold(pHi);
             hold(pLo);
-            score(s, qMine, stages + stage * TILE);      // of the next tile
+            score(s, qHi, qLo, qMine, stages + stage * TILE);      // of the next tile
             accumulate(acc, fresh, undo, shrink);        // of the tile before
             holdAll(fresh);
             weighted(fresh, pHi, pLo, values);           // of this one

@@ -21,7 +21,7 @@ MERGE = "use/merge"
 BN = 64  # keys of a tile
 KEYS_THREADS, MERGE_THREADS = 256, 128
 WIDEST = 128
-MOST_HEADS = 65535  # of all batch entries: the last dimension of a grid
+MOST_HEADS = 65535  # of all batch entries: they are the last dimension of a grid
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def form(backend, d):
     wide = 64 if d <= 64 else WIDEST
     tile = 4 * BN * wide * 2  # bytes: hi and lo of K and V
     if backend.mark == "live" and gpus.of(backend)[0].arch == "sm_90":
-        stages = 5 if wide == 64 else 2
+        stages, q = (6, 0) if wide == 64 else (2, 2 * 2 * 64 * wide * 2)
         return Form("use/hopper", "use/images", "splitImages", 128, 384,
-                    2 * 2 * BN * wide * 2 + stages * (tile + 16), (0.2,), chained=True)
+                    q + stages * (tile + 16), (0.2,), chained=True)
     return Form("use/attend", "use/keys", "splitKeys", 128 if wide == 64 else 64, 128, 2 * tile,
                 (0.45, 0.71) if wide == 64 else (0.45,))
 
@@ -117,7 +117,7 @@ def plan(backend, problem, q, k, v, lse=False, splits=None):
     steps = [
         (kind.split, (tiles, 2, own), (KEYS_THREADS,),
          (k, v, lengths, halves, scales, bad, p.keys, p.d, p.kv_heads)),
-        ("attend", (-(-p.queries // kind.bm), splits, total), (kind.threads,),
+        ("attend", (total, splits, -(-p.queries // kind.bm)), (kind.threads,),
          (q, v, halves, scales, bad, lengths, to, logs if splits == 1 else None, p.queries, p.keys,
           p.d, p.heads, p.heads // p.kv_heads, int(p.causal), p.scale), kind.shared, *chain),
     ]
