@@ -286,8 +286,8 @@ struct Rows {
 };
 
 // A warp's 16 rows of Q, times scale, as operands, hi and lo, in registers or in the images of its
-// warpgroup, and of each row the power of two that a score must be multiplied by. Past the last row:
-// the last row again. Past d: zeros.
+// warpgroup, and of each row the power of two that a score must be multiplied by. Past the last
+// row: the last row again. Past d: zeros.
 __device__ void loadQ(unsigned (&qHi)[STEPS][4], unsigned (&qLo)[STEPS][4], unsigned char* images,
                       float (&factor)[2], const float* q, int row0, int queries, int d,
                       float scale)

@@ -19,6 +19,8 @@ PROBLEMS = (
     (Problem(128, 217, d=56, scale=0.3), 2), (Problem(129, 127, heads=6, kv_heads=3, d=96), 1),
     (Problem(33, 129, heads=6, kv_heads=1, causal=True, d=120), 3), (Problem(70, 100, d=128), 2),
     (Problem(40, 90, batch=3, heads=2, key_lengths=(0, 65, 90)), 1),
+    (Problem(1, 300, heads=6, kv_heads=2, d=128), 2), (Problem(3, 90, causal=True, d=40), 1),
+    (Problem(2, 70, batch=2, heads=4, kv_heads=1, key_lengths=(0, 66), causal=True), 2),
     (Problem(90, 40, batch=2, heads=2, kv_heads=1, key_lengths=(7, 40), causal=True, d=128), 1),
 )
 
@@ -106,5 +108,6 @@ def test_the_parts_are_as_many_as_fill_the_gpu(one_order):
 def test_what_no_kernel_does_is_refused(one_order, p, words):
     with pytest.raises(ArgumentError, match=words):
         use.plan(one_order, p, None, None, None)
-    with pytest.raises(ArgumentError, match="splits = 2: 4 keys are 1 tiles"):
-        run(one_order, cases.make("flat", Problem(4, 4)), 2)
+    for queries in (4, 40):
+        with pytest.raises(ArgumentError, match="splits = 2: 4 keys are 1 ti"):
+            run(one_order, cases.make("flat", Problem(queries, 4)), 2)

@@ -17,9 +17,10 @@ from .paths import Plan
 from .rungs import Rung
 from .splits import split
 
-MERGE = "use/merge"
+DECODE, MERGE = "use/decode", "use/merge"
 BN = 64  # keys of a tile
-KEYS_THREADS, MERGE_THREADS = 256, 128
+KEYS_THREADS, DECODE_THREADS, MERGE_THREADS = 256, 256, 128
+FEW = 8  # query rows of all heads that share K and V: then reading counts, and no tile is made
 WIDEST = 128
 MOST_HEADS = 65535  # of all batch entries: they are the last dimension of a grid
 
@@ -91,6 +92,8 @@ def plan(backend, problem, q, k, v, lse=False, splits=None):
     refuse(p)
     wide, kind = 64 if p.d <= 64 else WIDEST, form(backend, p.d)
     gpu, sms = gpus.of(backend)
+    if p.queries * p.heads // p.kv_heads <= FEW:
+        return _few(backend, p, q, k, v, lse, splits, sms)
     if kind.shared > min(gpu.shared_bytes - gpu.shared_reserved, 227 * 1024):
         raise ArgumentError(f"d = {p.d}: above 64 a block needs {kind.shared:,} bytes of shared "
                             f"memory, and {gpu.arch} has {gpu.shared_bytes:,}; this GPU takes d up "
@@ -107,12 +110,7 @@ def plan(backend, problem, q, k, v, lse=False, splits=None):
     halves = backend.full((own * tiles, 2, BN * wide), 2**32 - 1, np.uint32)
     scales = backend.full((own * tiles, 2), np.nan)
     bad = backend.full((own * tiles, 2), 2**32 - 1, np.uint32)
-    o = backend.full(p.q_shape, np.nan)
-    logs = backend.full((p.batch, p.heads, p.queries), np.nan) if lse else None
-    to, scratch = o, [halves, scales, bad, *([logs] if lse else [])]
-    if splits > 1:
-        to = backend.full((total * splits * p.queries * (p.d + 2),), np.nan)
-        scratch.append(to)
+    o, logs, to = outputs(backend, p, splits, lse)
     chain = (True,) if kind.chained else ()
     steps = [
         (kind.split, (tiles, 2, own), (KEYS_THREADS,),
@@ -122,7 +120,46 @@ def plan(backend, problem, q, k, v, lse=False, splits=None):
           p.d, p.heads, p.heads // p.kv_heads, int(p.causal), p.scale), kind.shared, *chain),
     ]
     if splits > 1:
-        steps.append(("mergeParts", (-(-p.queries * p.d // 4 // MERGE_THREADS), total),
-                      (MERGE_THREADS,), (to, o, logs, p.queries, p.d, splits), 0, *chain))
+        steps.append(merge_step(p, to, o, logs, splits, chain))
+    scratch = [x for x in (halves, scales, bad, logs, to) if x is not None and x is not o]
     return UsePlan(Programs(*compiled.values()), steps, o, {"q": q, "k": k, "v": v}, scratch, logs,
                    splits)
+
+
+def outputs(backend, p, splits, lse):
+    """(the output, log-sum-exps or None, where parts go: the output itself with one part)."""
+    o = backend.full(p.q_shape, np.nan)
+    logs = backend.full((p.batch, p.heads, p.queries), np.nan) if lse else None
+    rows = p.batch * p.heads * splits * p.queries
+    return o, logs, o if splits == 1 else backend.full((rows * (p.d + 2),), np.nan)
+
+
+def merge_step(p, parts, o, logs, splits, chain=()):
+    """The launch that merges parts."""
+    grid = -(-p.queries * p.d // 4 // MERGE_THREADS), p.batch * p.heads
+    return ("mergeParts", grid, (MERGE_THREADS,), (parts, o, logs, p.queries, p.d, splits), 0,
+            *chain)
+
+
+def _few(backend, p, q, k, v, lse, splits, sms):
+    """The plan for a few query rows: keys in as many parts as keep every SM reading."""
+    total = p.batch * p.kv_heads
+    most = -(-p.keys // BN)
+    splits = splits or max(1, min(most, -(-4 * sms // total)))
+    if not 1 <= splits <= most:
+        raise ArgumentError(f"splits = {splits}: {p.keys} keys are {most} times {BN}, and each "
+                            "part needs as many")
+    rows = next(r for r in (1, 2, 4, FEW) if r * p.kv_heads >= p.queries * p.heads)
+    defines = {"WIDTH": 64 if p.d <= 64 else WIDEST, "ROWS": rows}
+    programs = [backend.compile(current(DECODE), defines)]
+    if splits > 1:
+        programs.append(backend.compile(current(MERGE)))
+    lengths = None if p.key_lengths is None else backend.put(np.array(p.key_lengths, np.int32))
+    o, logs, to = outputs(backend, p, splits, lse)
+    steps = [("decode", (total, splits), (DECODE_THREADS,),
+              (q, k, v, lengths, to, logs if splits == 1 else None, p.queries, p.keys, p.d,
+               p.kv_heads, p.heads // p.kv_heads, int(p.causal), p.scale))]
+    if splits > 1:
+        steps.append(merge_step(p, to, o, logs, splits))
+    scratch = [x for x in (logs, to) if x is not None and x is not o]
+    return UsePlan(Programs(*programs), steps, o, {"q": q, "k": k, "v": v}, scratch, logs, splits)
