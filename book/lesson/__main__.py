@@ -83,6 +83,8 @@ def main(argv=None):
     sub.add_argument("--n", type=int, default=256)
     sub.add_argument("--repeats", type=int, default=1)
     sub.add_argument("--ladder", action="store_true", help="the rungs of the ladder instead")
+    sub.add_argument("--use", action="store_true",
+                     help="the kernels for any problem instead")
     sub.add_argument("--tensor", action="store_true",
                      help="the final rungs and those on tensor cores instead")
     sub.add_argument("--plain-memory", action="store_true",
@@ -179,7 +181,11 @@ def _launch(arguments):
     backend = backends.choose("live")
     if arguments.plain_memory:
         backend.cupy.cuda.set_allocator(None)
-    if arguments.ladder or arguments.tensor:
+    if arguments.use:
+        from .launch import use
+
+        use.launch_all(backend)
+    elif arguments.ladder or arguments.tensor:
         from .launch import ladder, rungs
 
         ladder.launch_all(backend, arguments.n,

@@ -21,8 +21,8 @@ def described():
 
 KINDS = (evidence.Evidence, Problem, records.Gate, records.Time, records.Facts, records.Rejection,
          records.Counters, records.Sanitizer, records.Bench, records.Ceiling, records.Row,
-         records.RungCounters, records.Tensor, records.Agreement, records.Repeat, records.Rate,
-         records.Long, records.Several, records.Shared)
+         records.RungCounters, records.Tensor, records.Use, records.Agreement,
+         records.Repeat, records.Rate, records.Long, records.Several, records.Shared)
 
 
 def in_words(field):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ..machine import gpus
+from ..problem import cases
 from ..problem.problem import Problem
 from ..text.edits import current
 from .ladder import Programs
@@ -124,6 +125,19 @@ def plan(backend, problem, q, k, v, lse=False, splits=None):
     scratch = [x for x in (halves, scales, bad, logs, to) if x is not None and x is not o]
     return UsePlan(Programs(*compiled.values()), steps, o, {"q": q, "k": k, "v": v}, scratch, logs,
                    splits)
+
+
+# Small ones that meet every kernel: parts, ends, a mask, padding, shared heads, d above 64.
+SMALL = (Problem(70, 130, causal=True, heads=2, kv_heads=1), Problem(1, 130, heads=2),
+         Problem(33, 65, batch=2, key_lengths=(0, 50), d=120))
+
+
+def launch_all(backend):
+    """Launch every kernel for any Problem once on small ones: what the profilers watch."""
+    for p in SMALL:
+        case = cases.make("random", p)
+        plan(backend, p, *(backend.put(x) for x in (case.q, case.k, case.v)), lse=True,
+             splits=min(2, p.queries)).run()
 
 
 def outputs(backend, p, splits, lse):

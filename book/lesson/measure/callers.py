@@ -145,25 +145,25 @@ def torch_callers():
     three.scaled = True  # takes q multiplied by scale beforehand: what is timed is three calls
 
     return {"PyTorch: matmul, softmax, matmul": three,
-            "PyTorch SDPA, math": _sdpa("MATH"),
-            "PyTorch SDPA, memory-efficient": _sdpa("EFFICIENT_ATTENTION"),
+            "PyTorch SDPA, math": sdpa("MATH"),
+            "PyTorch SDPA, memory-efficient": sdpa("EFFICIENT_ATTENTION"),
             }, {"torch": torch.__version__, "torch_cuda": torch.version.cuda}
 
 
 def half_callers():
     """What PyTorch offers in FP16: ``{what: call(q, k, v)}`` of Q, K and V in FP16."""
-    return {"FlashAttention-2, FP16": _sdpa("FLASH_ATTENTION"),
-            "cuDNN, FP16": _sdpa("CUDNN_ATTENTION")}
+    return {"FlashAttention-2, FP16": sdpa("FLASH_ATTENTION"),
+            "cuDNN, FP16": sdpa("CUDNN_ATTENTION")}
 
 
-def _sdpa(kind):
+def sdpa(kind, causal=False):
     """A call of PyTorch's attention through one of its back ends."""
     def call(q, k, v):
         from torch.nn import functional
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         with sdpa_kernel(getattr(SDPBackend, kind)):
-            return functional.scaled_dot_product_attention(q, k, v)
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return call
 
 

@@ -17,7 +17,8 @@ from .records import RungCounters
 
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What is launched, and by which options.
-SANITIZED = (("all kernels",), ("the ladder", "--ladder"), ("tensor cores", "--tensor"))
+SANITIZED = (("all kernels",), ("the ladder", "--ladder"), ("tensor cores", "--tensor"),
+             ("attention for any problem", "--use"))
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_bytes.sum")
 
 

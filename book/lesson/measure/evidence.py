@@ -26,6 +26,7 @@ from .records import (
     Several,
     Tensor,
     Time,
+    Use,
 )
 
 FOLDER = Path(__file__).resolve().parents[2] / "evidence"
@@ -50,6 +51,7 @@ class Evidence:
     bench: Bench | None = None  # the ladder and what it is compared with
     long: list[Long] | None = None  # lengths up to one whose score matrix no GPU holds
     tensor: Tensor | None = None  # rungs on tensor cores, and what they are compared with
+    use: Use | None = None  # attention for any Problem
     several: Several | None = None  # keys dealt to several GPUs
 
     @property
@@ -190,7 +192,8 @@ def latest(folder=None):
 # The sources that a part of the evidence was measured with.
 LADDER = (*(r.name for r in rungs.RUNGS), rungs.MERGE)
 TENSOR = (*(r.name for r in rungs.FINAL_AND_TENSOR), rungs.HALVES, rungs.IMAGES, rungs.MERGE)
-_SOURCES = {"bench": LADDER, "long": LADDER, "tensor": TENSOR, "several": LADDER}
+USE = ("use/attend", "use/keys", "use/hopper", "use/images", "use/decode", "use/merge")
+_SOURCES = {"bench": LADDER, "long": LADDER, "tensor": TENSOR, "use": USE, "several": LADDER}
 
 
 def shown(part):

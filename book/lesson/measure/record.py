@@ -13,7 +13,7 @@ from ..problem import cases
 from ..text import source
 from ..text.edits import edited
 from . import bench as comparison
-from . import counters, evidence, gates_and_times, long_sequences, records, tensor
+from . import counters, evidence, gates_and_times, long_sequences, records, tensor, use
 from .mutants import rejections
 
 
@@ -51,7 +51,8 @@ def record(progress, whole=True, tools=True, keep=lambda item: None):
     facts = [] if backend.arch == "sm_75" else gates_and_times.facts("sm_75")
     if backend.arch in gpus.by_arch():
         facts += gates_and_times.facts(backend.arch, programs)
-    names = dict.fromkeys((*paths.PATHS, *(evidence.LADDER + evidence.TENSOR if whole else ())))
+    names = dict.fromkeys((*paths.PATHS, *(evidence.LADDER + evidence.TENSOR + evidence.USE
+                                             if whole else ())))
     found = evidence.Evidence(
         format=evidence.FORMAT,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -65,6 +66,7 @@ def record(progress, whole=True, tools=True, keep=lambda item: None):
     parts = {"mutants": lambda: rejections(backend, progress=progress)}
     if whole:
         parts = {"tensor": lambda: tensor.record(backend, progress, tools),
+                 "use": lambda: use.record(backend, progress),
                  "bench": lambda: comparison.record(backend, progress, tools),
                  "long": lambda: long_sequences.record(backend, progress), **parts}
     if tools:

@@ -197,6 +197,17 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Use:
+    """Attention for any Problem: gates, and times beside PyTorch's and a copy's, in one run."""
+
+    versions: dict  # of what was compared with
+    ceiling: Ceiling
+    gated: int  # Problems
+    gates: list[Gate]  # the worst of each pair of lengths, with a mask and without
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
 class Long(OfProblem):
     """One long sequence: time, memory, and the gate on sampled query rows."""
 

@@ -29,5 +29,7 @@ NO_BENCH = ("no recorded run of the ladder fits these kernels: times need a GPU 
             "(python -m lesson bench)")
 NO_TENSOR = ("no recorded run of the rungs on tensor cores fits these kernels: times need a GPU "
              "(python -m lesson record)")
+NO_USE = ("no recorded run of the kernels for any problem fits them: times need a GPU "
+          "(python -m lesson record)")
 NO_LONG = ("no recorded run of the long sequences fits these kernels: they need a GPU "
            "(lesson.long_runs(\"run\"))")
