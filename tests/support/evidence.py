@@ -12,6 +12,7 @@ from lesson.measure import (
     mutants,
     records,
     tensor,
+    use,
 )
 from lesson.problem.problem import Problem, of
 from lesson.show.comparison import CHOICE, CUBLAS
@@ -70,6 +71,19 @@ def on_tensor_cores(top):
                           caught, agreed, counters)
 
 
+def in_use(top):
+    """A Use: half of PyTorch's best time, and a copy at 2,000 GB/s."""
+    rows = []
+    for p in use.TIMED:
+        copied = 4 * 4 * p.batch * p.kv_heads * p.keys * p.d / 2e9
+        for what, ms in ((use.OURS, 0.5), (CALLERS[2], 2.0), (CALLERS[3], 1.0), (use.COPY, copied)):
+            rows.append(records.Row(what, 0, p, 1, 0.0 if what == use.COPY else 0.1, ms, ms * 0.9,
+                                    ms * 1.1, 10, 9))
+    gates = [records.Gate("attention", "random", p, True, 0.02 + p.d / 1000, 1e-7, 1e-5, 1e-6, "")
+             for p in (use.TIMED[0], use.TIMED[2])]
+    return records.Use({"torch": "2"}, top, 352, gates, rows)
+
+
 def with_ladder():
     """The sample with a comparison, long runs and tensor cores, of another GPU."""
     top = records.Ceiling(8192, 50.0, 22.0, 21.9, 22.1, 5)
@@ -98,6 +112,7 @@ def with_ladder():
                          1024 * n, 4 * n * n, 256, 0.1, 1e-7) for n in long_sequences.LONG_N]
     return replace(
         sample(), versions={**VERSIONS, "gpu": "NVIDIA H200 Sample"},
-        kernels=evidence.digests(("materialised", *evidence.LADDER, *evidence.TENSOR)),
-        tensor=on_tensor_cores(top),
+        kernels=evidence.digests(("materialised", *evidence.LADDER, *evidence.TENSOR,
+                                  *evidence.USE)),
+        tensor=on_tensor_cores(top), use=in_use(top),
         bench=records.Bench({"torch": "2"}, top, [], rows, [], [], counters), long=long)
