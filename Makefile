@@ -4,6 +4,7 @@
 #         code of every kernel: the loop while editing
 # report  print the lesson's table for this machine
 # record  measure on this GPU and write book/evidence/
+# mutants  change every kernel in thousands of small ways, gate each on the host, write book/evidence/
 # notebooks  put every chapter into its canonical form
 # estimate   count what every chapter runs and write how long that takes on a T4
 # readme     write the recorded times into the README's table
@@ -27,7 +28,7 @@ test: $(VENV)/test
 quick: $(VENV)/test
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
-report record: $(VENV)/book
+report record mutants: $(VENV)/book
 	cd book && ../$(BIN)/python -m lesson $@
 
 notebooks: $(VENV)/book
@@ -56,4 +57,4 @@ $(VENV)/test: requirements-test.txt requirements-mpi.txt $(VENV)/book
 	  -r requirements-mpi.txt
 	touch $@
 
-.PHONY: book test quick report record notebooks estimate readme repository clean
+.PHONY: book test quick report record mutants notebooks estimate readme repository clean

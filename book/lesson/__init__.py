@@ -37,6 +37,7 @@ from .show.kernel_facts import facts
 from .show.ladder import ladder
 from .show.long_sequences import long_runs
 from .show.mutants import mutants
+from .show.mutation_score import mutation_score
 from .show.plots import plot
 from .show.record import record
 from .show.run import run

@@ -1,5 +1,5 @@
 """The command line, in book/: python -m lesson report | bench | long | ranks | record | check |
-launch."""
+mutants | launch."""
 
 import argparse
 import sys
@@ -77,6 +77,12 @@ def main(argv=None):
                      help=f"keys and queries, a multiple of 64 ({records.GATE_N})")
     sub.add_argument("--case", choices=cases.NAMES, action="append", help="this case alone")
     _backend_option(sub)
+
+    sub = add("mutants", _mutants, "Change the two paths and the rungs of the ladder in every small "
+              "way, gate each mutant on the host, and write what became of them to "
+              "book/evidence/mutants/. What has run and has not changed since is not run again; a "
+              "run that was stopped goes on. Exit code 1 if a mutant passes that should not.")
+    sub.add_argument("--workers", type=int, help="processes (all cores)")
 
     sub = add("launch", _launch, "Launch every kernel of both paths on this GPU and print nothing: "
               "what record runs under ncu and compute-sanitizer.")
@@ -167,6 +173,25 @@ def _check(arguments):
     if worst == PASSED:
         print("all cases passed their gates")
     return worst
+
+
+def _mutants(arguments):
+    from .measure import mutation_run
+    from .show.mutation_score import HOLE, by_source, outcomes, score
+
+    with Progress() as progress:
+        record = mutation_run.run(
+            workers=arguments.workers,
+            say=lambda what, done, total, left: progress(
+                f"{what}, {left / 60:.0f} minutes left", done, total))
+    path = mutation_run.write(record)
+    found = outcomes(record)
+    print(by_source(found, f"on the host, {record.day}").text())
+    print(f"{score(found, record.day).words}\nwritten: {path}")
+    holes = [o for o in found if o.word == HOLE]
+    for o in holes:
+        print(f"a hole: {o.mutant.diff()}", file=sys.stderr)
+    return WRONG if holes else PASSED
 
 
 def _line(found, path, name, n):

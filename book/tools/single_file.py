@@ -60,7 +60,8 @@ def kernels(root=ROOT):
 def carried(root=ROOT):
     """Paths, relative to ``root``, that the archive holds: the lesson's files and its evidence."""
     root = Path(root)
-    files = [*root.glob("book/lesson/**/*"), *root.glob("book/evidence/*.json"), root / "LICENSE"]
+    files = [*root.glob("book/lesson/**/*"), *root.glob("book/evidence/**/*.json"),
+             root / "LICENSE"]
     return sorted(file.relative_to(root).as_posix() for file in files
                   if file.is_file() and "__pycache__" not in file.parts)
 

@@ -51,8 +51,38 @@ def _digest(name):
     return mutation.digest(sum(mutation.battery(name), ()))
 
 
+def run(names=mutation.SOURCES, each=mutation.EACH, workers=None, path=STATE, say=None):
+    """Run every chosen mutant of some sources that has no verdict yet. Returns a Record of all.
+
+    What has run is kept in the file ``path``, so a run that was stopped goes on. say(what, done,
+    all, seconds left). Raises GateError where an original does not pass its own checks.
+    """
+    jobs = {name: mutation.chosen(name, each) for name in names}
+    with _Work(path, workers, say) as work:
+        mutants = [(name, m.key) for name, ms in jobs.items() for m in ms]
+        new = dict.fromkeys(name for name, key in mutants if not work.knows("verdict", name, key))
+        for row in work.do("original", [(name, name) for name in new]):
+            if row["fails"]:
+                raise GateError(f"{row['key']} itself does not pass: {row['fails']}")
+        verdicts = [mutation.Verdict(**{k: row.get(k, "") for k in
+                                        ("status", "by", "check", "code")})
+                    for row in work.do("verdict", mutants)]
+        wrong = [job for job, verdict in zip(mutants, verdicts)
+                 if job[0] in paths.PATHS and verdict.by in cases.NAMES]
+        alone = {row["key"]: row["alone"] for row in work.do("alone", wrong)}
+    found = {name: {} for name in names}
+    for (name, key), verdict in zip(mutants, verdicts):
+        found[name][key] = verdict
+    compiler, version = nvrtc.available()
+    versions = {"compiler": toolchain().version, "nvrtc": version if compiler else "none"}
+    codes = evidence.digests(names)
+    return Record(datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                  versions, {name: {"code": codes[name], "checks": _digest(name),
+                                    "verdicts": found[name]} for name in names}, alone)
+
+
 def kept(path=STATE):
-    """``{(digest of the checks, key): row}`` of what has run."""
+    """``{(kind of work, key): row}`` of what has run."""
     found = {}
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -61,45 +91,27 @@ def kept(path=STATE):
     for line in lines:
         try:
             row = json.loads(line)
-            found[row["checks"], row["key"]] = row
+            found[row["kind"], row["key"]] = row
         except (ValueError, KeyError):
             continue  # written in part, when a run was stopped
     return found
 
 
-def run(names=mutation.SOURCES, each=mutation.EACH, workers=None, path=STATE, say=None):
-    """Run every chosen mutant of some sources that has no verdict yet. Returns a Record of all.
+def valid(name, row):
+    """Whether a kept row of a source still holds.
 
-    say(what, done, all, seconds left). Raises GateError where an original does not pass its own
-    checks.
+    A rejection needs the check that rejected, as it is; a survivor has passed all checks as they
+    are; what does not compile, or is the same machine code, needs none.
     """
-    jobs = {name: mutation.chosen(name, each) for name in names}
-    with _Pool(path, workers, say) as pool:
-        new = [name for name, ms in jobs.items()
-               if any((_digest(name), m.key) not in pool.found for m in ms)]
-        pool.do("originals", [(_original, name, _digest(name), f"original {name}")
-                              for name in new])
-        for name in new:
-            if fails := pool.found[_digest(name), f"original {name}"]["fails"]:
-                raise GateError(f"{name} itself does not pass: {fails}")
-        pool.do("mutants", [(_verdict, name, _digest(name), m.key)
-                            for name, ms in jobs.items() for m in ms])
-        found = {name: {m.key: _read(pool.found[_digest(name), m.key]) for m in ms}
-                 for name, ms in jobs.items()}
-        alone = mutation.digest(mutation.ALONE)
-        wrong = [(name, key) for name in names if name in paths.PATHS
-                 for key, verdict in found[name].items() if verdict.by in cases.NAMES]
-        pool.do("mutants, case by case", [(_alone, name, alone, key) for name, key in wrong])
-        bits = {key: pool.found[alone, key]["alone"] for _, key in wrong}
-    compiler, version = nvrtc.available()
-    versions = {"compiler": toolchain().version, "nvrtc": version if compiler else "none"}
-    codes = evidence.digests(names)
-    return Record(datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                  versions, {name: {"code": codes[name], "checks": _digest(name),
-                                    "verdicts": found[name]} for name in names}, bits)
+    if row["kind"] == "alone":
+        return row["checks"] == mutation.digest(mutation.ALONE)
+    if row.get("check"):
+        check = {str(check): check for check in sum(mutation.battery(name), ())}.get(row["check"])
+        return check is not None and row["checks"] == mutation.digest((check,))
+    return row.get("status") in (mutation.NONE, mutation.SAME) or row["checks"] == _digest(name)
 
 
-class _Pool:
+class _Work:
     """Processes that work, and the file that keeps what they find."""
 
     def __init__(self, path, workers, say):
@@ -116,47 +128,46 @@ class _Pool:
         self.pool.shutdown(cancel_futures=True)
         self.file.close()
 
-    def do(self, what, jobs):
-        """Do those of ``jobs``, (function, source, digest of checks, key), that are not kept."""
-        new = [job for job in jobs if job[2:] not in self.found]
+    def knows(self, kind, name, key):
+        row = self.found.get((kind, key))
+        return row is not None and valid(name, row)
+
+    def do(self, kind, jobs):
+        """The row of each of ``jobs``, (source, key), in their order; what is kept is not done."""
+        new = [job for job in jobs if not self.knows(kind, *job)]
         start = time.monotonic()
-        tasks = [self.pool.submit(_work, *job) for job in new]
+        tasks = [self.pool.submit(_do, kind, *job) for job in new]
         for done, task in enumerate(as_completed(tasks), 1):
             row = task.result()
-            self.found[row["checks"], row["key"]] = row
+            self.found[kind, row["key"]] = row
             self.file.write(json.dumps(row) + "\n")
             self.file.flush()
             if self.say:
                 spent = time.monotonic() - start
-                self.say(what, done, len(new), spent / done * (len(new) - done))
+                self.say(WORDS[kind], done, len(new), spent / done * (len(new) - done))
+        return [self.found[kind, key] for _, key in jobs]
 
 
+WORDS = {"original": "originals", "verdict": "mutants", "alone": "mutants, case by case"}
 _gates, _by_key = {}, {}  # of a worker
 
 
-def _work(function, name, checks, key):
-    """The row that a function finds of one mutant of a source."""
+def _do(kind, name, key):
+    """The row of one piece of work."""
     if name not in _gates:
         _gates[name] = mutation.Gate(name)
         _by_key[name] = {m.key: m for m in mutations.mutations(name)}
-    return {"key": key, "checks": checks, **function(_gates[name], _by_key[name].get(key))}
-
-
-def _original(gate, _):
-    return {"fails": gate.original_fails()}
-
-
-def _verdict(gate, mutant):
-    return {k: v for k, v in asdict(gate.verdict(mutant)).items() if v}
-
-
-def _alone(gate, mutant):
-    return {"alone": gate.alone(mutant)}
-
-
-def _read(row):
-    return mutation.Verdict(row["status"], row.get("by", ""), row.get("check", ""),
-                            row.get("code", ""))
+    row, gate = {"kind": kind, "key": key, "checks": _digest(name)}, _gates[name]
+    if kind == "original":
+        return row | {"fails": gate.original_fails()}
+    if kind == "alone":
+        return row | {"checks": mutation.digest(mutation.ALONE),
+                      "alone": gate.alone(_by_key[name][key])}
+    verdict = gate.verdict(_by_key[name][key])
+    if verdict.check:
+        row["checks"] = mutation.digest(tuple(
+            check for check in sum(mutation.battery(name), ()) if str(check) == verdict.check))
+    return row | {k: v for k, v in asdict(verdict).items() if v}
 
 
 # ---- the file --------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Change:
     def _repr_html_(self):
         body = ('<div class="lesson-scroll" role="region" tabindex="0" style="overflow-x:auto" '
                 f'aria-label="{self.label}"><pre class="lesson-diff">'
-                f'{"".join(map(_line, self.lines))}</pre></div>')
+                f'{"".join(map(diff_line, self.lines))}</pre></div>')
         said = f'{self.label} {mark_html("computed")}'
         if len(self.lines) > OPEN_LINES:
             shown = f"<details><summary>{said}</summary>{body}</details>"
@@ -82,7 +82,7 @@ class Change:
         return f'<div class="lesson-output" data-mark="computed">{shown}</div>'
 
 
-def _line(line):
+def diff_line(line):
     """A line of a diff. Its sign says what it is; the colour says it again."""
     heading = line.startswith(("--- ", "+++ ", "@@ "))  # of a file, or of a place in it
     kind = "place" if heading else {"+": "added", "-": "removed"}.get(line[:1], "")

@@ -118,7 +118,9 @@ def mutations(name):
         total = stem.copy()  # by tokens, so that comments may change
         total.update(repr([(code.number[start], end - start, new)
                            for start, end, new in edits]).encode())
-        found.setdefault(edits, Mutation(name, operator, edits, total.hexdigest()[:12], base))
+        mutation = Mutation(name, operator, edits, total.hexdigest()[:12], base)
+        if mutation.text != base:
+            found.setdefault(mutation.text, mutation)
     return sorted(found.values(), key=lambda m: m.edits)
 
 

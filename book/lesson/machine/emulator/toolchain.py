@@ -160,13 +160,21 @@ _NO_VALUE = re.compile(r"(?<![\w.-])(-16843010|-72340172838076674)(?!\w)"
                        r"|(?P<set>\$254)(?=, %esi\n(?:(?!\tcall).*\n){0,8}\tcall\t\w*memset)")
 
 
-def nan_for_no_value(assembly):
+def nan_for_no_value(assembly, byte=-1):
     """A kernel's assembly with NaN for local variables that have no first value.
 
-    g++ gives them -1.7e38, which exp(-inf) = 0 wipes out; a NaN stays. clang++ has NaN itself.
+    g++ gives them -1.7e38, which exp(-inf) = 0 wipes out; a NaN stays, except in a maximum. There
+    another ``byte`` shows more: of bytes of 126 a float is 8.5e37.
     """
-    return _NO_VALUE.sub(lambda found: found["bytes"].replace("-2", "-1") if found["bytes"] else
-                         "$255" if found["set"] else "-1", assembly)
+    def number(found):
+        if found["bytes"]:
+            return found["bytes"].replace("-2", str(byte))
+        if found["set"]:
+            return f"${byte % 256}"
+        size = 4 if found[0] == "-16843010" else 8
+        return str(int.from_bytes(bytes([byte % 256]) * size, "little", signed=True))
+
+    return _NO_VALUE.sub(number, assembly)
 
 
 def available():

@@ -21,32 +21,33 @@ _CODE = (".text", ".rela.text", ".rodata")  # what sections begin with that hold
 class VariantBackend(HostBackend):
     """The emulated backend, where sources that ``originals`` names are variants.
 
-    originals: ``{label of a source: the Source that it is a variant of}``.
+    originals: ``{label of a source: the Source that it is a variant of}``. large: whether local
+    variables without a first value are large numbers, in place of NaN, which a maximum drops.
     """
 
-    def __init__(self, originals, **more):
+    def __init__(self, originals, large=False, **more):
         super().__init__(**more)
-        self._originals = originals
+        self._originals, self._byte = originals, 126 if large else -1
 
     def compile(self, source, defines=None):
         """A HostProgram; raises CompileError where the C++ compiler refuses the source."""
         if source.label not in self._originals:
             return super().compile(source, defines)
         with lock:
-            key = ("variant", source.label)
+            key = ("variant", source.label, self._byte)
             last = state.get(key)
             if last is None or last.digest != source.digest:
                 if last is not None:  # one at a time of each label: there are thousands
                     state.pop(key).remove()
                 original = super().compile(self._originals[source.label])
-                state[key] = Variant(source, original._built)
+                state[key] = Variant(source, original._built, self._byte)
             return HostProgram(self, source, state[key])
 
 
 class Variant(Build):
     """One variant, compiled. ``code``: SHA-256 of its machine code, in hexadecimal."""
 
-    def __init__(self, source, original):
+    def __init__(self, source, original, byte):
         super().__init__()
         self.digest, self.kernels = source.digest, original.kernels
         tools = toolchain()
@@ -54,7 +55,7 @@ class Variant(Build):
             state["count"] += 1
             self.folder = folder() / str(state["count"])
         self.folder.mkdir()
-        self._compile(source, tools)
+        self._compile(source, tools, byte)
         self.executable = self.folder / "kernel"
         self._read_shared(signatures.Elf(self.executable))
         for name in self.kernels:
@@ -63,20 +64,25 @@ class Variant(Build):
                 raise CompileError(f"{name} declares {self.static_shared(name):,} bytes of "
                                    f"__shared__ arrays; a block gets at most {STATIC_SHARED:,}")
 
-    def _compile(self, source, tools):
+    def _compile(self, source, tools, byte):
         place = self.folder
         options = [o for o in tools.options if o not in _LEFT_OUT]
         (place / "kernel.cpp").write_text(numbered(source), encoding="utf-8")
         self._run([tools.compiler, *options, "-O1", "-S", "kernel.cpp", "-o", "kernel.s"], source)
         assembly = (place / "kernel.s").read_bytes().decode(errors="surrogateescape")
         (place / "kernel.s").write_bytes(
-            nan_for_no_value(assembly).encode(errors="surrogateescape"))
+            nan_for_no_value(assembly, byte).encode(errors="surrogateescape"))
         self._run([tools.compiler, "-c", "kernel.s", "-o", "kernel.o"], source)
         compiled = signatures.Elf(place / "kernel.o")
         self.bounds = signatures.launch_bounds(compiled)
         total = hashlib.sha256()
         for name in sorted(s for s in compiled.sections if s.startswith(_CODE)):
             total.update(f"{name}\0".encode() + compiled.section(name) + b"\0")
+            if name.startswith(".text"):  # a section calls by number, whatever the name is
+                total.update("\0".join(compiled.targets(name)).encode())
+        for symbol in compiled.symbols:  # how large a shared array is stands nowhere else
+            if symbol.kind == "shared":
+                total.update(f"{symbol.name}\0{symbol.size}\0".encode())
         self.code = total.hexdigest()
         own = sorted(s.name for s in compiled.symbols
                      if s.defined and s.visible and not s.name.startswith("_Z"))

@@ -1,0 +1,90 @@
+"""Why a mutant may pass every check: a reason for each class of survivors, or it is a hole.
+
+A reason stands here in a sentence and says which changes it is for, as regular expressions over
+``source operator: line => changed line``. It counts only for what has passed every check.
+"""
+
+import re
+from dataclasses import dataclass
+
+EQUAL, OUTSIDE = "equal", "outside the domain"
+# What the checks cover: the largest |score| of the cases, and the N that this project has run.
+DOMAIN = "finite inputs, |score| up to 11,100, N up to 1,048,576"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why some mutants pass. ``shows``: of what is outside the domain, an input that tells."""
+
+    name: str
+    why: str
+    where: tuple
+    shows: str = ""
+
+    @property
+    def verdict(self):
+        return OUTSIDE if self.shows else EQUAL
+
+    def fits(self, mutant):
+        said = f"{mutant.name} {mutant.operator}: {mutant.code} => {mutant.changed}"
+        return any(re.search(pattern, said) for pattern in self.where)
+
+
+REASONS = (
+    Reason("pad", "Another pad: the numbers lie elsewhere in shared memory, and bank conflicts "
+           "change, but no value does.", (r"__shared__ float kTile\[B\w+\]\[(BLK|D)",)),
+    Reason("reduction", "Another way through the same lanes: steps of 17, 8, 4, 2 and 1 reach all "
+           "32 lanes, too.", (r"int offset = 16.* => .*int offset = 17",)),
+    Reason("lane 0", "Only what lane 0 gets is used, and it gets the same.",
+           (r"^materialised function: x.* => .*__shfl_down_sync",)),
+    Reason("any lane", "Every lane, or thread, has the same number: any of them may write it.",
+           (r"^materialised \w+: if \((lane|threadIdx\.x) == 0\)",
+            r"^materialised \w+: const int lane = .* => .*(threadIdx\.y % 32|% 31|% 33)")),
+    Reason("shift", "The same number is added to all scores of a row, and softmax does not change.",
+           (r"constant: float (sum|s) = 0\.0f; => .*1\.0f",)),
+    Reason("first rescale", "The first tile's rescale is exp(-inf) = 0: what stood there before is "
+           "gone, if it is a number.", (r"constant: (l|o0|o1)\[r\] = 0\.0f; => .* = 1\.0f;",)),
+    Reason("order", "The two statements touch nothing of each other's.",
+           (r"^materialised order: ([qp]Tile\[y\]|p\[row \* n \+ j\] = w;)",
+            r"^online order: ([mlo]0?\[r\] = |kTile\[i / D\]|a0 \+= )")),
+    Reason("edge", "What stands beyond the edge meets a factor of 0, or is not written.",
+           (r"^materialised constant: [qkpv]Tile.*: 0\.0f; => .*: 1\.0f;",
+            r"^materialised comparison: for \(size_t j0 = 0; j0 < n.* => .*j0 <= n")),
+    Reason("always true", "A condition that is always true there: x goes to 15 in blocks of 16 x 16.",
+           (r"^materialised barrier: .*if \(threadIdx\.x < 32\) __syncthreads",)),
+    Reason("whole maximum", "A maximum that is off by less than 1 gives the same quotient.",
+           (r"type: .*float m(New)? = .* => .*int m",), "scores beyond 2,147,483,647, which no int holds"),
+    Reason("no minus infinity", "No score is below -3e38, so the first tile replaces it.",
+           (r"=> .*= -3e38f",), "products that overflow: a first tile of scores of minus infinity "
+           "gives NaN, and with -3e38 it is passed over"),
+    Reason("int", "An int counts to 2,147,483,647, and no index gets there.",
+           (r"type: .*\(size_t\).* => .*\(int\)",), "N = 2,147,483,648"),
+)
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A hole that was found, and the ``way`` of the Check that was added for it."""
+
+    words: str
+    name: str
+    line: str
+    changed: str
+    way: str
+
+
+CLOSED = (
+    Closed("a wait for copies is missing", "ladder/12_lazy", "awaitCopies();", ";", "late"),
+    Closed("m has no first value", "materialised", "float m = __int_as_float(0xff800000);",
+           "float m;", "filled"),
+    Closed("a guard lets one row more through", "materialised", "if (row < n && col < n)",
+           "if (row <= n && col < n)", "ragged"),
+    Closed("a power of two that no float32 holds", "ladder/halves",
+           "return min(max(141 - (__float_as_int(size) >> 23), -126), 126);",
+           "return (max(141 - (__float_as_int(size) >> 23), -126));", "tiny"),
+)
+
+
+def reason(mutant):
+    """The Reason for which a surviving Mutation may pass; None: it is a hole."""
+    return next((r for r in REASONS if r.fits(mutant)), None)
