@@ -57,7 +57,7 @@ def test_the_pictures_are_the_numbers(drawn):
 
 
 def test_what_passes_is_listed_with_its_reason_and_a_hole_is_shouted(drawn):
-    by_source, by_check, reasons = (part.table for part in drawn.parts[2:5])
+    by_source, by_check, reasons = (part.table for part in drawn.parts[3:6])
     assert [cells[:2] for cells, _ in by_source.rows] == [("online", "11"), ("merge", "11")]
     assert by_check.rows[0][0] == ("periodic", "periodic, N = 64", "12", "66.7%")
     listed = {cells[0]: cells[1:3] for cells, _ in reasons.rows}
@@ -66,6 +66,16 @@ def test_what_passes_is_listed_with_its_reason_and_a_hole_is_shouted(drawn):
     assert listed[shift.why] == ("1", "equal")
     assert listed["No reason is known."] == ("1", "hole")
     assert survivors.DOMAIN in reasons.footer
+
+
+def test_a_sentence_says_what_did_most_of_the_work(drawn):
+    assert drawn.parts[2].words.startswith("18 of 18 fall on periodic, which runs first. Of the 6 ")
+    assert "small random numbers alone would let 0 through, periodic 5, and" in drawn.parts[2].words
+
+
+def test_every_hole_that_was_found_says_what_closed_it(drawn):
+    table = drawn.parts[6].table
+    assert len(table.rows) == len(survivors.CLOSED) and all(cells[2] for cells, _ in table.rows)
 
 
 def test_a_mutant_opens_as_a_diff(drawn):

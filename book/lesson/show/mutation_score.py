@@ -65,18 +65,20 @@ def mutation_score():
 def draw(record, found):
     """The score of a Record, its grid, and its tables."""
     note = f"on the host, {record.versions['compiler']}, {record.day}"
+    alone = {o.mutant.key: record.alone[o.mutant.key] for o in found
+             if o.mutant.key in record.alone}
     parts = [score(found, note)]
     if stale := record.stale():
         parts.append(Sentence(f"Of another version, and not counted: {', '.join(stale)}.", "stale",
                               note))
-    alone = {o.mutant.key: record.alone[o.mutant.key] for o in found
-             if o.mutant.key in record.alone}
     parts.append(Picture([_verdicts(found), _grid(alone)],
                          f"{len(found):,} mutants, and what each case alone would let through",
                          "recorded", note))
-    parts += [_folded(by_source(found, note), "Source by source"),
-              _folded(by_check(found, note), "What rejected first"),
-              _folded(reasons(found, note), "What passes, and why it may")]
+    parts += [story(found, alone, note),
+              Folded("Source by source", by_source(found, note)),
+              Folded("What rejected first", by_check(found, note)),
+              Folded("What passes, and why it may", reasons(found, note)),
+              Folded("Holes that were found, and what closed them", closed())]
     by_key = {o.mutant.key: o.mutant for o in found}
     parts += [Change(by_key[key], said) for key, said in telling(alone)]
     return Tables(parts)
@@ -94,6 +96,22 @@ def score(found, note):
         f"hole{'s' * (count[HOLE] != 1)}.", "recorded", note)
 
 
+def story(found, alone, note):
+    """What did most of the work, and what some cases alone would have let through."""
+    rejected = [o for o in found if o.verdict.status == mutation.REJECTED]
+    early = sum(o.verdict.check.startswith("periodic, ") for o in rejected)
+    through = let_through(alone)
+    best = next(iter(through), "")
+    blind = sum("1" not in bits[: len(cases.NAMES)] for bits in alone.values())
+    return Sentence(
+        f"{early:,} of {len(rejected):,} fall on periodic, which runs first. Of the {len(alone):,} "
+        "mutants of the two paths that only their numbers give away, small random numbers alone "
+        f"would let {through.get(SMALL, 0)} through, periodic {through.get('periodic', 0)}, and "
+        f"the best single case, {best}, {through.get(best, 0)}; "
+        f"the {len(cases.NAMES)} cases together {blind or 'none'}.",
+        "recorded", note)
+
+
 def _group(name):
     if name in paths.PATHS:
         return name
@@ -104,7 +122,7 @@ def _group(name):
     return "rungs 2 to 21"
 
 
-_LOOK = {CASE: ("1", "by a case"), EMULATOR: ("2", "by the emulator"), SAME: ("3", "same code"),
+_LOOK = {CASE: ("1", "case"), EMULATOR: ("2", "emulator"), SAME: ("3", "same code"),
          EQUAL: ("4", "equal"), OUTSIDE: ("muted", "outside"), HOLE: ("fail", "hole")}
 
 
@@ -131,7 +149,7 @@ def _verdicts(found):
     for i, (word, (colour, short)) in enumerate(_LOOK.items()):
         x, row = WIDTH / 3 * (i % 3), i // 3
         p.box(x, y + 18 * row - 4, 10, 10, colour)
-        p.text(x + 14, y + 5 + 18 * row, short)
+        p.text(x + 14, y + 5 + 18 * row, f"{short} {sum(c[word] for c in groups.values()):,}")
     return p
 
 
@@ -171,8 +189,8 @@ def _grid(alone):
                       of=f"{name}: {x - start}")
                 start = None
     y = 42 + 18 * len(names)
-    p.text(0, y, f"a place: one of the {len(some)} that some case lets through;")
-    p.text(0, y + 16, f"coloured: this case does. N = {mutation.ALONE[0].n}")
+    p.text(0, y, f"{len(some)} places: the mutants that some case")
+    p.text(0, y + 16, f"lets through; marked: this one. N = {mutation.ALONE[0].n}")
     return p
 
 
@@ -236,8 +254,22 @@ def telling(alone):
     return list(found.values())
 
 
-def _folded(table, summary):
-    return Folded(summary, table)
+_WAYS = {
+    "ragged": "N = 40 or 96, which no tile divides, and more blocks than are needed",
+    "late": "copies that arrive only when they are waited for",
+    "filled": "large numbers, in place of NaN, where a variable has no first value",
+    "tiny": "values of V near 1e-36",
+}
+
+
+def closed():
+    """Holes that were found on the way, and the check that was added for each."""
+    t = Table("Holes that were found on the way", ["hole", "for instance", "closed by"],
+              note="each is a test")
+    for hole in survivors.CLOSED:
+        t.add("computed", hole.words, f"{hole.name.removeprefix('ladder/')}: {hole.changed}",
+              _WAYS[hole.way])
+    return t
 
 
 @dataclass(frozen=True)
