@@ -78,8 +78,8 @@ def main(argv=None):
     sub.add_argument("--case", choices=cases.NAMES, action="append", help="this case alone")
     _backend_option(sub)
 
-    sub = add("mutants", _mutants, "Change the two paths and the rungs of the ladder in every small "
-              "way, gate each mutant on the host, and write what became of them to "
+    sub = add("mutants", _mutants, "Change the two paths and the rungs of the ladder in every "
+              "small way, gate each mutant on the host, and write what became of them to "
               "book/evidence/mutants/. What has run and has not changed since is not run again; a "
               "run that was stopped goes on. Exit code 1 if a mutant passes that should not.")
     sub.add_argument("--workers", type=int, help="processes (all cores)")

@@ -16,7 +16,8 @@ __device__ LateCopy lateCopies[256][512];
 __device__ int lateCount[256];
 __device__ void copyLate(void* to, const void* from, int words)
 {
-    lateCopies[threadIdx.x][lateCount[threadIdx.x]++] = {(unsigned*)to, (const unsigned*)from, words};
+    lateCopies[threadIdx.x][lateCount[threadIdx.x]++] =
+        {(unsigned*)to, (const unsigned*)from, words};
 }
 __device__ void makeCopies()
 {

@@ -97,6 +97,11 @@ def kept(path=STATE):
     return found
 
 
+def _check(name, label):
+    """The check of a source that is called ``label``; None if there is none."""
+    return next((check for check in sum(mutation.battery(name), ()) if str(check) == label), None)
+
+
 def valid(name, row):
     """Whether a kept row of a source still holds.
 
@@ -106,7 +111,7 @@ def valid(name, row):
     if row["kind"] == "alone":
         return row["checks"] == mutation.digest(mutation.ALONE)
     if row.get("check"):
-        check = {str(check): check for check in sum(mutation.battery(name), ())}.get(row["check"])
+        check = _check(name, row["check"])
         return check is not None and row["checks"] == mutation.digest((check,))
     return row.get("status") in (mutation.NONE, mutation.SAME) or row["checks"] == _digest(name)
 
@@ -165,8 +170,7 @@ def _do(kind, name, key):
                       "alone": gate.alone(_by_key[name][key])}
     verdict = gate.verdict(_by_key[name][key])
     if verdict.check:
-        row["checks"] = mutation.digest(tuple(
-            check for check in sum(mutation.battery(name), ()) if str(check) == verdict.check))
+        row["checks"] = mutation.digest((_check(name, verdict.check),))
     return row | {k: v for k, v in asdict(verdict).items() if v}
 
 
@@ -188,7 +192,7 @@ def write(record, path=FILE):
 
 
 def read(path=FILE):
-    """The Record of a file; None where there is none. Raises EvidenceError for what is no record."""
+    """The Record of a file; None where there is none. Raises EvidenceError for another file."""
     path = Path(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

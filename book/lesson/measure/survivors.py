@@ -50,10 +50,11 @@ REASONS = (
     Reason("edge", "What stands beyond the edge meets a factor of 0, or is not written.",
            (r"^materialised constant: [qkpv]Tile.*: 0\.0f; => .*: 1\.0f;",
             r"^materialised comparison: for \(size_t j0 = 0; j0 < n.* => .*j0 <= n")),
-    Reason("always true", "A condition that is always true there: x goes to 15 in blocks of 16 x 16.",
+    Reason("always true", "A condition that is always true: x goes to 15 in blocks of 16 x 16.",
            (r"^materialised barrier: .*if \(threadIdx\.x < 32\) __syncthreads",)),
     Reason("whole maximum", "A maximum that is off by less than 1 gives the same quotient.",
-           (r"type: .*float m(New)? = .* => .*int m",), "scores beyond 2,147,483,647, which no int holds"),
+           (r"type: .*float m(New)? = .* => .*int m", r"type: float top\[TM\]"),
+           "scores beyond 2,147,483,647, which no int holds"),
     Reason("no minus infinity", "No score is below -3e38, so the first tile replaces it.",
            (r"=> .*= -3e38f",), "products that overflow: a first tile of scores of minus infinity "
            "gives NaN, and with -3e38 it is passed over"),
@@ -64,24 +65,41 @@ REASONS = (
 
 @dataclass(frozen=True)
 class Closed:
-    """A hole that was found, and the ``way`` of the Check that was added for it."""
+    """A hole that was found, and what closed it: in words, and the name of the Check."""
 
     words: str
     name: str
     line: str
     changed: str
-    way: str
+    closed_by: str
+    check: str
 
 
 CLOSED = (
-    Closed("a wait for copies is missing", "ladder/12_lazy", "awaitCopies();", ";", "late"),
-    Closed("m has no first value", "materialised", "float m = __int_as_float(0xff800000);",
-           "float m;", "filled"),
-    Closed("a guard lets one row more through", "materialised", "if (row < n && col < n)",
-           "if (row <= n && col < n)", "ragged"),
+    Closed("a wait for copies is missing, which the host makes at once", "ladder/12_lazy",
+           "awaitCopies();", ";", "copies that arrive only when they are waited for",
+           "periodic, N = 192, late"),
+    Closed("a maximum starts with no value, and fmaxf drops the NaN", "materialised",
+           "float m = __int_as_float(0xff800000);", "float m;",
+           "a large number, in place of NaN, where a variable has no first value",
+           "periodic, N = 64, filled"),
+    Closed("a guard lets one row more through, where N is a multiple of the tile", "materialised",
+           "if (row < n && col < n)", "if (row <= n && col < n)",
+           "an N that no tile divides, and more blocks than are needed",
+           "periodic, N = 40, ragged"),
+    Closed("another row in place of the last one is there when N is 96", "ladder/04_heads",
+           "const size_t row = row0 + i / D < n ? row0 + i / D : n - 1;",
+           "const size_t row = row0 + i / D < n ? row0 + i / D : row0 - 1;",
+           "N = 32, where there is no row before", "periodic, N = 32, ragged"),
+    Closed("sizes of the grid change places, which were equal", "ladder/10_split",
+           "const size_t part = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * n;",
+           "const size_t part = ((size_t)blockIdx.z * gridDim.x + blockIdx.y) * n;",
+           "3 splits, where there are 2 heads and 2 blocks of queries",
+           "random, N = 192, 2 heads, 3 splits"),
     Closed("a power of two that no float32 holds", "ladder/halves",
            "return min(max(141 - (__float_as_int(size) >> 23), -126), 126);",
-           "return (max(141 - (__float_as_int(size) >> 23), -126));", "tiny"),
+           "return (max(141 - (__float_as_int(size) >> 23), -126));",
+           "values of V near 1e-36", "random, N = 128, tiny"),
 )
 
 

@@ -254,21 +254,13 @@ def telling(alone):
     return list(found.values())
 
 
-_WAYS = {
-    "ragged": "N = 40 or 96, which no tile divides, and more blocks than are needed",
-    "late": "copies that arrive only when they are waited for",
-    "filled": "large numbers, in place of NaN, where a variable has no first value",
-    "tiny": "values of V near 1e-36",
-}
-
-
 def closed():
     """Holes that were found on the way, and the check that was added for each."""
     t = Table("Holes that were found on the way", ["hole", "for instance", "closed by"],
               note="each is a test")
     for hole in survivors.CLOSED:
         t.add("computed", hole.words, f"{hole.name.removeprefix('ladder/')}: {hole.changed}",
-              _WAYS[hole.way])
+              hole.closed_by)
     return t
 
 
