@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import CompileError, InputError, LaunchError, RaceError, UndefinedError
 from ..launch import ladder, paths, rungs
 from ..machine import nvrtc
-from ..machine.emulator.variants import VariantBackend
+from ..machine.emulator.variants import VariantBackend, used_unwritten
 from ..problem import cases, gate
 from ..problem.problem import Problem
 from ..text import mutations, source
@@ -47,7 +47,8 @@ class Check:
     way: '' as the lesson launches it; 'ragged': N no multiple of a tile, and a block more than
     needed; 'late': copies arrive when they are waited for; 'orders': every order of threads;
     'filled': variables without a first value are large numbers, and not NaN;
-    'huge', 'tiny', 'zero', 'nan', 'small': the numbers that ``_changed`` puts in.
+    'warned': what the compiler says of variables without a first value;
+    'huge', 'tiny', 'zero', 'nan', 'lone', 'small', 'levels': the numbers of ``_changed``.
     """
 
     case: str
@@ -117,7 +118,8 @@ def battery(name):
         if name == "materialised":
             last.insert(0, Check("periodic", 40, way="ragged"))
         last += [Check(case, GATE_N) for case in ("periodic", "peaks", "spike-late", "large")]
-        last += [Check("periodic", 64, way="filled"), Check("periodic", 128, way="orders")]
+        last += [Check("peaks", 128, way="levels"), Check("periodic", 64, way="filled"),
+                 Check("periodic", 64, way="warned"), Check("periodic", 128, way="orders")]
         return (*first,), (*last,)
     r = launched(name)
     # Three splits, heads and query blocks differ in number, or a mix-up of them would not show.
@@ -140,7 +142,9 @@ def battery(name):
         last[:0] = [Check("periodic", n, way="ragged") for n in (32, 96)]
     if r.halves:
         last += [Check("random", 128, way=way) for way in ("huge", "tiny", "zero", "nan")]
-    last += [Check("periodic", 128, splits=splits, way=way) for way in ("filled", "orders")]
+        last.append(Check("random", 256, way="lone"))
+    last.append(Check("peaks", 128, splits=one, way="levels"))
+    last += [Check("periodic", 128, splits=splits, way=way) for way in ("filled", "warned", "orders")]
     return (*first,), tuple(check for check in last if check not in first)
 
 
@@ -175,14 +179,22 @@ def _reference(name, problem, way):
 
 
 def _changed(case, way):
-    """A Case with what tensor cores could stumble over: numbers near the ends of float32.
+    """A Case with other numbers.
 
-    Q and K change by inverse factors, so that the scores stay. 'zero': the first tile of 64 keys is
-    0, in K and in V. 'nan': one number of V is NaN and one of Q infinite. 'small': a tenth of all
-    numbers, what many a test takes.
+    'huge', 'tiny': near the ends of float32; Q and K change by inverse factors, so that the scores
+    stay. 'zero': the first tile of 64 keys is 0, in K and in V. 'nan': one number of V is NaN and
+    one of Q infinite. 'lone': in each row of Q and in each tile of K and V one number, below 0, is
+    much larger than the others. 'small': a tenth of all numbers, what many a test takes. 'levels', of peaks:
+    the scores of two rows differ in level by 600 where one bit of the rows' numbers differs, and
+    so also of rows that one thread has.
     """
-    if way not in ("huge", "tiny", "zero", "nan", "small"):
+    if way not in ("huge", "tiny", "zero", "nan", "lone", "small", "levels"):
         return case
+    if way == "levels":
+        q = case.q.copy()
+        ones = [bin(row).count("1") % 2 for row in range(q.shape[-2])]
+        q[..., 0] = np.where(ones, -120.0, 120.0)  # a key's share of the level is 2.5
+        return replace(case, q=q)
     if way == "small":
         return replace(case, **{x: getattr(case, x) * np.float32(0.1) for x in "qkv"})
     q, k, v = (x.copy() for x in (case.q, case.k, case.v))
@@ -190,6 +202,11 @@ def _changed(case, way):
         sign = 1 if way == "huge" else -1
         q, k, v = (np.ldexp(x, sign * e).astype(np.float32)
                    for x, e in ((q, -60), (k, 60), (v, 118)))
+    elif way == "lone":  # in each of the four numbers that a thread reads at once
+        rows, tile = np.arange(len(q)), np.arange(len(k) // 64)
+        q[rows, rows % 64] = -64.0
+        k[64 * tile + 9, tile % 4] = -64.0
+        v[64 * tile + np.array([0, 1, 8, 9])[tile % 4], 5] = -1000.0
     elif way == "zero":
         k[:64] = v[:64] = 0.0
     else:
@@ -255,6 +272,8 @@ class Gate:
 
     def rejected(self, text, check):
         """What rejects a Source on one Check: the case, or one of KINDS; '' if nothing does."""
+        if check.way == "warned":
+            return "undefined value" if used_unwritten(text) else ""
         of = check.case, check.problem, check.way
         case, reference = _inputs(*of)[0], _reference(*of)
         backend = {"orders": self.every, "filled": self.large}.get(check.way, self.one)

@@ -20,6 +20,7 @@ from . import evidence, mutation
 STATE = source.KERNELS.parent / "_build" / "mutants.jsonl"  # a line a verdict; ignored by git
 FILE = evidence.FOLDER / "mutants" / "record.json"
 FORMAT = 1
+ON_EVERY_CASE = 240  # mutants that run on every case alone
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Record:
 
     sources: ``{name: {"code": SHA-256 of the source's code, "checks": that of its checks,
     "verdicts": {key of a mutation: Verdict}}}``. alone: ``{key: a 1 or a 0 for each of
-    mutation.ALONE}`` of the mutants of the two paths that a case has rejected.
+    mutation.ALONE}`` of some mutants of the two paths that a case has rejected, chosen by hash.
     """
 
     date: str
@@ -67,9 +68,8 @@ def run(names=mutation.SOURCES, each=mutation.EACH, workers=None, path=STATE, sa
         verdicts = [mutation.Verdict(**{k: row.get(k, "") for k in
                                         ("status", "by", "check", "code")})
                     for row in work.do("verdict", mutants)]
-        wrong = [job for job, verdict in zip(mutants, verdicts)
-                 if job[0] in paths.PATHS and verdict.by in cases.NAMES]
-        alone = {row["key"]: row["alone"] for row in work.do("alone", wrong)}
+        alone = {row["key"]: row["alone"]
+                 for row in work.do("alone", _on_every_case(mutants, verdicts))}
     found = {name: {} for name in names}
     for (name, key), verdict in zip(mutants, verdicts):
         found[name][key] = verdict
@@ -79,6 +79,16 @@ def run(names=mutation.SOURCES, each=mutation.EACH, workers=None, path=STATE, sa
     return Record(datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                   versions, {name: {"code": codes[name], "checks": _digest(name),
                                     "verdicts": found[name]} for name in names}, alone)
+
+
+def _on_every_case(mutants, verdicts):
+    """Those (source, key) of the two paths that a case has rejected and that run on all cases.
+
+    A part of them, by the smallest keys: each takes as many runs as there are cases.
+    """
+    wrong = sorted((key, name) for (name, key), verdict in zip(mutants, verdicts)
+                   if name in paths.PATHS and verdict.by in cases.NAMES)
+    return [(name, key) for key, name in wrong[:ON_EVERY_CASE]]
 
 
 def kept(path=STATE):

@@ -104,10 +104,10 @@ def story(found, alone, note):
     best = next(iter(through), "")
     blind = sum("1" not in bits[: len(cases.NAMES)] for bits in alone.values())
     return Sentence(
-        f"{early:,} of {len(rejected):,} fall on periodic, which runs first. Of the {len(alone):,} "
-        "mutants of the two paths that only their numbers give away, small random numbers alone "
-        f"would let {through.get(SMALL, 0)} through, periodic {through.get('periodic', 0)}, and "
-        f"the best single case, {best}, {through.get(best, 0)}; "
+        f"{early:,} of {len(rejected):,} fall on periodic, which runs first. Of mutants of the two "
+        f"paths that only their numbers give away, {len(alone)}, chosen by hash, ran on every "
+        f"case: small random numbers alone would let {through.get(SMALL, 0)} through, periodic "
+        f"{through.get('periodic', 0)}, and the best single case, {best}, {through.get(best, 0)}; "
         f"the {len(cases.NAMES)} cases together {blind or 'none'}.",
         "recorded", note)
 
