@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from lesson.__main__ import main
 from lesson.measure import evidence, mutation, mutation_run, survivors
 from lesson.measure.mutation import NONE, REJECTED, SAME, SURVIVED, Verdict
 from lesson.show import mutation_score
@@ -69,9 +70,10 @@ def test_what_passes_is_listed_with_its_reason_and_a_hole_is_shouted(drawn):
 
 
 def test_a_sentence_says_what_did_most_of_the_work(drawn):
-    assert drawn.parts[2].words.startswith("18 of 18 fall on periodic, which runs first. Of ")
-    assert "6, chosen by hash, ran on every case: small random numbers alone would let 0 through, " \
-        "periodic 5, and" in drawn.parts[2].words
+    words = drawn.parts[2].words
+    assert words.startswith("18 of 18 fall on periodic, which runs first. Of mutants of the two ")
+    assert "6, chosen by hash, ran on every case: small random numbers alone would let 0 " in words
+    assert "through, periodic 5, and" in words
 
 
 def test_every_hole_that_was_found_says_what_closed_it(drawn):
@@ -106,3 +108,16 @@ def test_names_and_numbers_of_the_grid_are_those_of_the_checks():
     alone = {"a": "0" * len(mutation.ALONE), "b": "1" * len(mutation.ALONE)}
     assert set(mutation_score.let_through(alone).values()) == {1}
     assert replace(made(), alone=alone).alone == alone
+
+
+def test_the_command_writes_the_record_and_fails_on_a_hole(monkeypatch, tmp_path, capsys):
+    record, written = made(), []
+    monkeypatch.setattr(mutation_run, "run", lambda workers, say: record)
+    monkeypatch.setattr(mutation_run, "write", lambda r: written.append(r) or tmp_path / "r.json")
+    assert main(["mutants", "--workers", "1"]) == 1 and written == [record]
+    said = capsys.readouterr()
+    assert "22 mutants of 2 files: 18 rejected" in said.out and "a hole: --- " in said.err
+    verdicts = record.sources["ladder/merge"]["verdicts"]
+    hole = next(key for key, verdict in verdicts.items() if verdict.status == SURVIVED)
+    verdicts[hole] = Verdict(REJECTED, "periodic", "periodic, N = 64")
+    assert main(["mutants"]) == 0 and "a hole" not in capsys.readouterr().err

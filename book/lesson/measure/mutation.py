@@ -144,7 +144,8 @@ def battery(name):
         last += [Check("random", 128, way=way) for way in ("huge", "tiny", "zero", "nan")]
         last.append(Check("random", 256, way="lone"))
     last.append(Check("peaks", 128, splits=one, way="levels"))
-    last += [Check("periodic", 128, splits=splits, way=way) for way in ("filled", "warned", "orders")]
+    last += [Check("periodic", 128, splits=splits, way=way)
+             for way in ("filled", "warned", "orders")]
     return (*first,), tuple(check for check in last if check not in first)
 
 
@@ -184,9 +185,9 @@ def _changed(case, way):
     'huge', 'tiny': near the ends of float32; Q and K change by inverse factors, so that the scores
     stay. 'zero': the first tile of 64 keys is 0, in K and in V. 'nan': one number of V is NaN and
     one of Q infinite. 'lone': in each row of Q and in each tile of K and V one number, below 0, is
-    much larger than the others. 'small': a tenth of all numbers, what many a test takes. 'levels', of peaks:
-    the scores of two rows differ in level by 600 where one bit of the rows' numbers differs, and
-    so also of rows that one thread has.
+    much larger than the others. 'small': a tenth of all numbers, what many a test takes.
+    'levels', of peaks: the scores of two rows differ in level by 600 where one bit of the rows'
+    numbers differs, and so also of rows that one thread has.
     """
     if way not in ("huge", "tiny", "zero", "nan", "lone", "small", "levels"):
         return case

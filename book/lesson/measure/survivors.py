@@ -57,7 +57,8 @@ REASONS = (
             r"order: sum\.\w = ")),
     Reason("sum", "Two parts of one sum change places.", (r"arguments: write\(o, .*row0",)),
     Reason("order of products", "The products of a step come in another order, each of them once.",
-           (r"const int (j|at) = .*(TM|side) - 1 - x %",)),
+           (r"const int (j|at) = .*(TM|side) - 1 - x %",
+            r"order: s\[i\]\[j\] \+= a\[i\]")),
     Reason("lazy", "When it rescales is its own affair: any m gives the same quotient, as long as "
            "no weight overflows.", (r"SLACK", r"if \(__any_sync")),
     Reason("one store more", "The last tile is stored once more, and nobody reads it.",
