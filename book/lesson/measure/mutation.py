@@ -131,6 +131,7 @@ def battery(name):
     if r.number >= rungs.TENSOR[0].number:  # a product takes the host a while
         last += [Check(case, 128) for case in ("random", "spike-early", "spike-late", "large",
                                                "very-negative", "ties")]
+        last.append(Check("periodic", GATE_N))
     else:
         last += [Check(case, 128, splits=one) for case in cases.NAMES if case != "peaks"]
         last += [Check(case, 192, heads, more)
@@ -183,8 +184,8 @@ def _changed(case, way):
     """A Case with other numbers.
 
     'huge', 'tiny': near the ends of float32; Q and K change by inverse factors, so that the scores
-    stay. 'zero': the first tile of 64 keys is 0, in K and in V. 'nan': one number of V is NaN and
-    one of Q infinite. 'lone': in each row of Q and in each tile of K and V one number, below 0, is
+    stay. 'zero': the first tile of 64 keys is 0, in K and in V. 'nan': a column of V has
+    numbers that are none, and a row of Q one. 'lone': in each row of Q and in each tile of K and V one number, below 0, is
     much larger than the others. 'small': a tenth of all numbers, what many a test takes.
     'levels', of peaks: the scores of two rows differ in level by 600 where one bit of the rows'
     numbers differs, and so also of rows that one thread has.
@@ -211,7 +212,7 @@ def _changed(case, way):
     elif way == "zero":
         k[:64] = v[:64] = 0.0
     else:
-        v[5, 3], q[7, 2] = np.nan, np.inf
+        v[5:8, 3], q[7, 2] = (np.nan, -np.inf, np.inf), np.inf
     return replace(case, q=q, k=k, v=v)
 
 

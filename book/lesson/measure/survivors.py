@@ -31,13 +31,14 @@ class Reason:
 
 
 REASONS = (
-    Reason("pad", "Another pad: the numbers lie elsewhere in shared memory, and bank conflicts "
-           "change, but no value does.",
-           (r"__shared__ float kTile\[B\w+\]\[(BLK|D)", r"constexpr int [QKPV]S = ")),
+    Reason("pad", "Another pad, or a larger array: the numbers lie elsewhere in shared memory, and "
+           "bank conflicts change, but no value does.",
+           (r"__shared__ float kTile\[B\w+\]\[(BLK|D)", r"constexpr int [QKPV]S = ",
+            r"__shared__ float sizes\[THREADS / 32\]; => .*THREADS \* 32")),
     Reason("reduction", "Another way through the same lanes: steps of 17, 8, 4, 2 and 1 reach all "
            "32 lanes, too.", (r"int offset = 16.* => .*int offset = 17",)),
     Reason("lane 0", "Only what lane 0 gets is used, and it gets the same.",
-           (r"^materialised function: x.* => .*__shfl_down_sync",)),
+           (r"^(materialised|ladder/halves) function: .* => .*__shfl_down_sync",)),
     Reason("any lane", "Every lane, or thread, has the same number: any of them may write it.",
            (r"^(materialised|ladder/halves) \w+: if \((lane|threadIdx\.x) == 0\)",
             r"^materialised \w+: const int lane = .* => .*(threadIdx\.y % 32|% 31|% 33)")),
@@ -66,8 +67,10 @@ REASONS = (
     Reason("edge", "What stands beyond the edge meets a factor of 0, or is not written.",
            (r"^materialised constant: [qkpv]Tile.*: 0\.0f; => .*: 1\.0f;",
             r"^materialised comparison: for \(size_t j0 = 0; j0 < n.* => .*j0 <= n")),
-    Reason("always true", "A condition that is always true: x goes to 15 in blocks of 16 x 16.",
-           (r"^materialised barrier: .*if \(threadIdx\.x < 32\) __syncthreads",)),
+    Reason("always true", "A condition that is always true: x goes to 15 in blocks of 16 x 16, and "
+           "no thread has more keys or columns than rows.",
+           (r"^materialised barrier: .*if \(threadIdx\.x < 32\) __syncthreads",
+            r"const int side = N < TM \? N : TM.* => const int side = N( <= TM|,)")),
     Reason("whole maximum", "A maximum that is off by less than 1 gives the same quotient.",
            (r"type: .*float m(New)? = .* => .*int m", r"type: float top\[TM\]"),
            "scores beyond 2,147,483,647, which no int holds"),
@@ -123,6 +126,15 @@ CLOSED = (
     Closed("the size of a number counts without its sign", "ladder/halves",
            "fmaxf(sizeOf(x[i].z), sizeOf(x[i].w)));", "fmaxf(sizeOf(x[i].z), (x[i].w)));",
            "a lone large number below 0 in each tile", "random, N = 256, lone"),
+    Closed("an index of 8 bits", "ladder/23_three",
+           "const size_t at = row0 + i * 16 + h * 8 + lane / 4;",
+           "const unsigned char at = row0 + i * 16 + h * 8 + lane / 4;",
+           "more than 256 keys also for tensor cores", "periodic, N = 320"),
+    Closed("minus infinity chooses a tile's scale", "ladder/halves",
+           "__device__ float sizeOf(float x) { return fabsf(x) < __int_as_float(0x7f800000) ? "
+           "fabsf(x) : 0.0f; }",
+           "__device__ float sizeOf(float x) { return (x) < __int_as_float(0x7f800000) ? "
+           "fabsf(x) : 0.0f; }", "infinities of both signs in V", "random, N = 128, nan"),
     Closed("a power of two that no float32 holds", "ladder/halves",
            "return min(max(141 - (__float_as_int(size) >> 23), -126), 126);",
            "return (max(141 - (__float_as_int(size) >> 23), -126));",
