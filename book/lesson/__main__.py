@@ -181,7 +181,7 @@ def _mutants(arguments):
 
     with Progress() as progress:
         record = mutation_run.run(
-            workers=arguments.workers,
+            workers=arguments.workers, record=mutation_run.read(),
             say=lambda what, done, total, left: progress(
                 f"{what}, {left / 60:.0f} minutes left", done, total))
     path = mutation_run.write(record)

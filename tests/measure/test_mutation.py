@@ -1,6 +1,6 @@
 """Mutation testing: verdicts, the checks that closed a hole, and a sample of all mutants."""
 
-import time
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +14,7 @@ from lesson.measure.mutation import NONE, REJECTED, SAME, SURVIVED, Check, Gate,
 from lesson.problem import cases
 from lesson.text import mutations, source
 
-SAMPLE = 30
-LIMIT_S = 60
+LIMIT_S = 60  # of processor time
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,6 @@ def change(name, line, changed):
 
 
 S, WAIT = "s += qTile[row][e] * kTile[lane][e];", "__syncthreads();"
-LOOP = "for (size_t key0 = 0; key0 < n; key0 += BN) {"
 
 
 @pytest.mark.parametrize("name, line, changed, status, by", [
@@ -46,7 +44,6 @@ LOOP = "for (size_t key0 = 0; key0 < n; key0 += BN) {"
     ("online", WAIT, "__syncwarp();", REJECTED, "race"),
     ("online", WAIT, "if (threadIdx.x < 32) __syncthreads();", REJECTED, "barrier"),
     ("online", "kTile[i / D][i % D] = k[key0 * D + i];", ";", REJECTED, "undefined value"),
-    ("online", LOOP, "for (size_t key0 = 0; key0 < n; key0 = BN) {", REJECTED, "no end"),
     ("online", "constexpr int BN = 32;", "constexpr int BN = 33;", NONE, ""),
     ("materialised", "constexpr int ROW_WARPS = ROW_THREADS / 32;",
      "constexpr int ROW_WARPS = ROW_THREADS / 31;", SAME, ""),
@@ -61,6 +58,7 @@ def test_a_verdict_is_the_same_in_three_runs(gates, name, line, changed, status,
 
 # ---- holes that were found on the way --------------------------------------------------------
 
+@pytest.mark.slow  # a source of its own each
 @pytest.mark.parametrize("hole", survivors.CLOSED, ids=lambda hole: hole.words)
 def test_a_hole_is_closed_by_its_check_and_was_open_without(gates, hole):
     gate, mutant = gates(hole.name), change(hole.name, hole.line, hole.changed)
@@ -138,6 +136,7 @@ def test_a_run_goes_on_after_an_interruption_and_runs_only_what_is_new(tmp_path,
 
     file = mutation_run.write(more, tmp_path / "record.json")
     assert mutation_run.read(file) == more and more.stale() == []
+    mutation_run.run(NAMES, 6, 1, tmp_path / "none.jsonl", pytest.fail, more)  # all is known
     monkeypatch.setattr(source, "read", lambda name: "// nothing")
     assert more.stale() == list(NAMES)
 
@@ -195,10 +194,11 @@ def test_there_is_no_hole_and_few_pass(record):
     assert used == {r.name for r in survivors.REASONS}, "a reason that no mutant needs"
 
 
+@pytest.mark.slow  # 25 mutants, and the originals of five sources
 def test_a_sample_comes_out_as_recorded(record, gates):
     """Another sample after each change of a kernel; a survivor without a reason fails."""
-    start, wrong = time.perf_counter(), []
-    for name, mutant in mutation_run.sample(SAMPLE):
+    start, wrong = sum(os.times()[:4]), []
+    for name, mutant in mutation_run.sample():
         found = gates(name).verdict(mutant)
         recorded = record.sources[name]["verdicts"].get(mutant.key, Verdict(""))
         passes = {SAME, SURVIVED}  # NVRTC does not always write the same PTX of one large kernel
@@ -209,14 +209,14 @@ def test_a_sample_comes_out_as_recorded(record, gates):
         elif not record.stale() and (found.status, found.by) != (recorded.status, recorded.by):
             wrong.append(f"{found} and not {recorded}: {mutant.diff()}")
     assert not wrong, "\n".join(wrong)
-    assert time.perf_counter() - start < LIMIT_S
+    assert sum(os.times()[:4]) - start < LIMIT_S
 
 
 def test_another_kernel_brings_another_sample(monkeypatch):
-    before = mutation_run.sample(20)
+    before = mutation_run.sample(10, 1)
     digests = evidence.digests
     monkeypatch.setattr(evidence, "digests", lambda names: {**digests(names), "online": "0" * 64})
-    after = mutation_run.sample(20)
+    after = mutation_run.sample(10, 1)
     assert len({m.key for _, m in before} & {m.key for _, m in after}) < 10
 
 

@@ -111,13 +111,13 @@ def test_names_and_numbers_of_the_grid_are_those_of_the_checks():
 
 
 def test_the_command_writes_the_record_and_fails_on_a_hole(monkeypatch, tmp_path, capsys):
-    record, written = made(), []
-    monkeypatch.setattr(mutation_run, "run", lambda workers, say: record)
+    found, written = made(), []
+    monkeypatch.setattr(mutation_run, "run", lambda workers, say, record: found)
     monkeypatch.setattr(mutation_run, "write", lambda r: written.append(r) or tmp_path / "r.json")
-    assert main(["mutants", "--workers", "1"]) == 1 and written == [record]
+    assert main(["mutants", "--workers", "1"]) == 1 and written == [found]
     said = capsys.readouterr()
     assert "22 mutants of 2 files: 18 rejected" in said.out and "a hole: --- " in said.err
-    verdicts = record.sources["ladder/merge"]["verdicts"]
+    verdicts = found.sources["ladder/merge"]["verdicts"]
     hole = next(key for key, verdict in verdicts.items() if verdict.status == SURVIVED)
     verdicts[hole] = Verdict(REJECTED, "periodic", "periodic, N = 64")
     assert main(["mutants"]) == 0 and "a hole" not in capsys.readouterr().err

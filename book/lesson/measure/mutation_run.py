@@ -52,14 +52,16 @@ def _digest(name):
     return mutation.digest(sum(mutation.battery(name), ()))
 
 
-def run(names=mutation.SOURCES, each=mutation.EACH, workers=None, path=STATE, say=None):
+def run(names=mutation.SOURCES, each=mutation.EACH, workers=None, path=STATE, say=None,
+        record=None):
     """Run every chosen mutant of some sources that has no verdict yet. Returns a Record of all.
 
-    What has run is kept in the file ``path``, so a run that was stopped goes on. say(what, done,
-    all, seconds left). Raises GateError where an original does not pass its own checks.
+    What has run is kept in the file ``path``, so a run that was stopped goes on. record: an earlier
+    Record, whose verdicts need not be found again. say(what, done, all, seconds left). Raises
+    GateError where an original does not pass its own checks.
     """
     jobs = {name: mutation.chosen(name, each) for name in names}
-    with _Work(path, workers, say) as work:
+    with _Work(path, workers, say, record) as work:
         mutants = [(name, m.key) for name, ms in jobs.items() for m in ms]
         new = dict.fromkeys(name for name, key in mutants if not work.knows("verdict", name, key))
         for row in work.do("original", [(name, name) for name in new]):
@@ -107,6 +109,22 @@ def kept(path=STATE):
     return found
 
 
+def _rows(record):
+    """The verdicts of a Record as ``kept`` gives them."""
+    found = {}
+    if record is None:
+        return found
+    for its in record.sources.values():
+        for key, verdict in its["verdicts"].items():
+            found["verdict", key] = {"kind": "verdict", "key": key, "checks": its["checks"],
+                                     **{k: v for k, v in asdict(verdict).items() if v}}
+    # The checks of the two paths contain those of ALONE.
+    for key, bits in record.alone.items() if not {*paths.PATHS} & {*record.stale()} else ():
+        found["alone", key] = {"kind": "alone", "key": key, "alone": bits,
+                               "checks": mutation.digest(mutation.ALONE)}
+    return found
+
+
 def _check(name, label):
     """The check of a source that is called ``label``; None if there is none."""
     return next((check for check in sum(mutation.battery(name), ()) if str(check) == label), None)
@@ -120,7 +138,7 @@ def valid(name, row):
     """
     if row["kind"] == "alone":
         return row["checks"] == mutation.digest(mutation.ALONE)
-    if row.get("check"):
+    if row.get("check") and row["checks"] != _digest(name):
         check = _check(name, row["check"])
         return check is not None and row["checks"] == mutation.digest((check,))
     return row.get("status") in (mutation.NONE, mutation.SAME) or row["checks"] == _digest(name)
@@ -129,8 +147,9 @@ def valid(name, row):
 class _Work:
     """Processes that work, and the file that keeps what they find."""
 
-    def __init__(self, path, workers, say):
-        self.path, self.say, self.found = Path(path), say, kept(path)
+    def __init__(self, path, workers, say, record=None):
+        self.path, self.say = Path(path), say
+        self.found = _rows(record) | kept(path)
         self.workers = workers or os.cpu_count() or 1
 
     def __enter__(self):
@@ -223,12 +242,17 @@ def read(path=FILE):
         raise EvidenceError(f"{path.name} is no record of mutants: {error!r}") from None
 
 
-def sample(count, names=mutation.SOURCES):
-    """``count`` (source, Mutation): those whose keys, with the hashes of all sources, are least.
+def sample(each=5, more=3):
+    """(source, Mutation) of ``each`` mutants of both paths and of ``more`` other sources.
 
-    So another change of any kernel brings another sample.
+    Those whose names or keys, with the hashes of all sources, have the least SHA-256: another
+    change of any kernel brings another sample.
     """
-    stem = "".join(evidence.digests(names).values())
-    every = [(name, m) for name in names for m in mutation.chosen(name)]
-    return sorted(every, key=lambda x: hashlib.sha256(f"{stem}{x[1].key}".encode()).digest()
-                  )[:count]
+    stem = "".join(evidence.digests(mutation.SOURCES).values())
+
+    def order(word):
+        return hashlib.sha256(f"{stem}{word}".encode()).digest()
+
+    others = sorted(set(mutation.SOURCES) - set(paths.PATHS), key=order)
+    return [(name, m) for name in (*paths.PATHS, *others[:more])
+            for m in sorted(mutation.chosen(name), key=lambda m: order(m.key))[:each]]
