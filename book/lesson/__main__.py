@@ -187,7 +187,7 @@ def _mutants(arguments):
     path = mutation_run.write(record)
     found = outcomes(record)
     print(by_source(found, f"on the host, {record.day}").text())
-    print(f"{score(found, record.day).words}\nwritten: {path}")
+    print(f"{score(found)}\nwritten: {path}")
     holes = [o for o in found if o.word == HOLE]
     for o in holes:
         print(f"a hole: {o.mutant.diff()}", file=sys.stderr)

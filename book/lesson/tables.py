@@ -134,6 +134,10 @@ class Tables:
 
     parts: list
 
+    @property
+    def mark(self):
+        return self.parts[0].mark
+
     def text(self):
         return "\n\n".join(p if isinstance(p, str) else p.text() for p in self.parts)
 
@@ -147,10 +151,10 @@ class Tables:
 
 @dataclass
 class Folded:
-    """A table that a page shows when it is asked for; a terminal shows it at once."""
+    """A table, a picture or several that a page shows when it is asked for; a terminal at once."""
 
     summary: str
-    table: Table
+    table: object
 
     def text(self):
         return self.table.text()

@@ -20,7 +20,7 @@ def test_a_grid_leads_and_what_periodic_lets_through_has_a_table_of_its_own():
     names = [m.name for m in MUTANTS if m.case != "periodic"][:2]
     grid, through, folded = mutants.draw(rows(names), "emulated", "a test").parts
     first = through.table
-    assert f"lets 2 of {len(MUTANTS)} through" in grid.caption
+    assert f"lets 2 of {len(MUTANTS)} through" in grid.summary == grid.table.caption
     assert through.summary == "Let through by periodic alone: 2"
     assert [cells[0] for cells, _ in first.rows] == names
     assert f"let 2 of {len(MUTANTS)} through" in first.footer

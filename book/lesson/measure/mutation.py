@@ -187,8 +187,8 @@ def _changed(case, way):
     stay. 'zero': the first tile of 64 keys is 0, in K and in V. 'nan': a column of V has numbers
     that are none, and a row of Q one. 'lone': in each row of Q and in each tile of K and V one
     number, below 0, is much larger than the others. 'small': a tenth of all numbers, what many a
-    test takes. 'levels', of peaks: the scores of two rows differ in level by 600 where one bit of the rows'
-    numbers differs, and so also of rows that one thread has.
+    test takes. 'levels', of peaks: the scores of two rows differ in level by 600 where one bit of
+    the rows' numbers differs, and so also of rows that one thread has.
     """
     if way not in ("huge", "tiny", "zero", "nan", "lone", "small", "levels"):
         return case

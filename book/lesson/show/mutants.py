@@ -48,6 +48,7 @@ def draw(rows, mark, note):
              why.removeprefix("the same ") for why, names in same.items()]
     through.footer = (f"periodic alone would have let {len(through.rows)} of {len(ran)} "
                       f"through. The same as the original: {'; '.join(words)}.")
-    return Tables([bars.grid(rows, mark, note),
+    grid = bars.grid(rows, mark, note)
+    return Tables([Folded(grid.caption, grid),
                    Folded(f"Let through by periodic alone: {len(through.rows)}", through),
                    Folded(f"The other {len(caught.rows)}", caught)])

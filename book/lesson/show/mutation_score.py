@@ -67,49 +67,43 @@ def draw(record, found):
     note = f"on the host, {record.versions['compiler']}, {record.day}"
     alone = {o.mutant.key: record.alone[o.mutant.key] for o in found
              if o.mutant.key in record.alone}
-    parts = [score(found, note)]
-    if stale := record.stale():
-        parts.append(Sentence(f"Of another version, and not counted: {', '.join(stale)}.", "stale",
-                              note))
-    parts.append(Picture([_verdicts(found), _grid(alone)],
-                         f"{len(found):,} mutants, and what each case alone would let through",
-                         "recorded", note))
-    parts += [story(found, alone, note),
-              Folded("Source by source", by_source(found, note)),
-              Folded("What rejected first", by_check(found, note)),
-              Folded("What passes, and why it may", reasons(found, note)),
-              Folded("Holes that were found, and what closed them", closed())]
+    stale = record.stale()
+    parts = [Sentence(f"Of another version, and not counted: {', '.join(stale)}.", "stale", note)
+             ] * bool(stale)
     by_key = {o.mutant.key: o.mutant for o in found}
-    parts += [Change(by_key[key], said) for key, said in telling(alone)]
-    return Tables(parts)
+    return Tables([
+        *parts,
+        Picture([_verdicts(found), _grid(alone)], f"{score(found)} {story(alone)}", "recorded",
+                note),
+        Folded("What rejected them, what passes and why it may, holes that were found",
+               Tables([by_check(found, note), reasons(found, note), closed(),
+                       by_source(found, note)])),
+        Folded("Mutants to look at, as diffs",
+               Tables([Change(by_key[key], said) for key, said in telling(alone)]
+                      or [Sentence("none ran on every case", "recorded", note)]))])
 
 
-def score(found, note):
-    """The score, in one Sentence."""
+def score(found):
+    """The score, in a sentence."""
     count = Counter(o.word for o in found)
-    rejected = count[CASE] + count[EMULATOR]
-    passing = count[SAME] + count[EQUAL] + count[OUTSIDE]
-    return Sentence(
-        f"{len(found):,} mutants of {len({o.mutant.name for o in found})} files: "
-        f"{rejected:,} rejected, {passing:,} equal or outside the domain "
-        f"({passing / max(len(found), 1):.1%}), {count[HOLE]:,} "
-        f"hole{'s' * (count[HOLE] != 1)}.", "recorded", note)
-
-
-def story(found, alone, note):
-    """What did most of the work, and what some cases alone would have let through."""
     rejected = [o for o in found if o.verdict.status == mutation.REJECTED]
     early = sum(o.verdict.check.startswith("periodic, ") for o in rejected)
+    passing = count[SAME] + count[EQUAL] + count[OUTSIDE]
+    return (f"{len(found):,} mutants of {len({o.mutant.name for o in found})} files: "
+            f"{len(rejected):,} rejected, {early:,} of them on periodic, which runs first; "
+            f"{passing:,} equal or outside the domain ({passing / max(len(found), 1):.1%}); "
+            f"{count[HOLE]:,} hole{'s' * (count[HOLE] != 1)}.")
+
+
+def story(alone):
+    """What some cases alone would have let through, in a sentence."""
     through = let_through(alone)
     best = next(iter(through), "")
     blind = sum("1" not in bits[: len(cases.NAMES)] for bits in alone.values())
-    return Sentence(
-        f"{early:,} of {len(rejected):,} fall on periodic, which runs first. Of mutants of the two "
-        f"paths that only their numbers give away, {len(alone)}, chosen by hash, ran on every "
-        f"case: small random numbers alone would let {through.get(SMALL, 0)} through, periodic "
-        f"{through.get('periodic', 0)}, and the best single case, {best}, {through.get(best, 0)}; "
-        f"the {len(cases.NAMES)} cases together {blind or 'none'}.",
-        "recorded", note)
+    return (f"{len(alone)} that only their numbers give away, chosen by hash, ran on every case: "
+            f"small random numbers alone would let {through.get(SMALL, 0)} through, the best "
+            f"single case, {best}, {through.get(best, 0)}; all {len(cases.NAMES)} together "
+            f"{blind or 'none'}.")
 
 
 def _group(name):
@@ -133,19 +127,19 @@ def _verdicts(found):
         groups.setdefault(_group(o.mutant.name), Counter())[o.word] += 1
     said = "; ".join(f"{name}: " + ", ".join(f"{count[word]} {word}" for word in _LOOK
                                             if count[word]) for name, count in groups.items())
-    p = Panel(f"Verdicts. {said}.", 44 + 46 * len(groups) + 16 * 3)
+    p = Panel(f"Verdicts. {said}.", 64 + 38 * len(groups))
     p.text(0, 14, "What became of them", BIG, bold=True)
     for i, (name, count) in enumerate(groups.items()):
-        total, x, y = count.total(), 0.0, 26 + 46 * i
-        p.text(0, y + 12, f"{name}: {total:,}")
+        total, x, y = count.total(), 0.0, 22 + 38 * i
+        p.text(0, y + 11, f"{name}: {total:,}")
         for word, (colour, _) in _LOOK.items():
             width = WIDTH * count[word] / total
             if width:
-                p.box(x, y + 17, width, 18, colour, of=f"{name}: {count[word]} {word}")
+                p.box(x, y + 15, width, 16, colour, of=f"{name}: {count[word]} {word}")
             if width > 8 * len(f"{count[word]:,}"):
-                p.text(x + width / 2, y + 30, f"{count[word]:,}", anchor="middle")
+                p.text(x + width / 2, y + 27, f"{count[word]:,}", anchor="middle")
             x += width
-    y = 36 + 46 * len(groups)
+    y = 36 + 38 * len(groups)
     for i, (word, (colour, short)) in enumerate(_LOOK.items()):
         x, row = WIDTH / 3 * (i % 3), i // 3
         p.box(x, y + 18 * row - 4, 10, 10, colour)
@@ -172,12 +166,12 @@ def _grid(alone):
     some.sort(key=lambda bits: (bits.count("0"), bits))
     p = Panel(f"Of {len(alone)} mutants of the two paths that a case rejects, alone would let "
               "through: " + ", ".join(f"{name} {count}" for name, count in through.items()) + ".",
-              64 + 18 * len(names))
+              62 + 15 * len(names))
     p.text(0, 14, f"Let through by one case alone, of {len(alone)}", BIG, bold=True)
     left, width = LEFT + 30, WIDTH - LEFT - 30
     step = width / max(len(some), 1)
     for k, (name, count) in enumerate(through.items()):
-        i, y = names.index(name), 26 + 18 * k
+        i, y = names.index(name), 22 + 15 * k
         p.text(0, y + 11, name)
         p.text(left - 6, y + 11, count, anchor="end")
         start = None
@@ -185,10 +179,10 @@ def _grid(alone):
             if bits[i] == "0" and start is None:
                 start = x
             elif bits[i] == "1" and start is not None:
-                p.box(left + step * start, y, step * (x - start), 13, "fail", solid=True,
+                p.box(left + step * start, y + 1, step * (x - start), 12, "fail", solid=True,
                       of=f"{name}: {x - start}")
                 start = None
-    y = 42 + 18 * len(names)
+    y = 38 + 15 * len(names)
     p.text(0, y, f"{len(some)} places: the mutants that some case")
     p.text(0, y + 16, f"lets through; marked: this one. N = {mutation.ALONE[0].n}")
     return p
