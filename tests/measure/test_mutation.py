@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from lesson.errors import CompileError, EvidenceError, LessonError
-from lesson.launch import paths, rungs
+from lesson.launch import ladder, paths, rungs
 from lesson.machine.emulator import HostBackend
 from lesson.machine.emulator.variants import VariantBackend
 from lesson.measure import evidence, late_copies, mutation, mutation_run, survivors
@@ -267,5 +267,10 @@ def _index_that_no_int_holds():
     return 2**31 - 1 < 2_147_483_648 == (2**31 // paths.BM) * paths.BM
 
 
+def _tiles_that_8_bits_do_not_count():
+    return 16_448 // ladder.HALVES_BN - 1 > 255
+
+
 OUTSIDE = {"no minus infinity": _first_tile_of_minus_infinity,
-           "whole maximum": _scores_that_no_int_holds, "int": _index_that_no_int_holds}
+           "whole maximum": _scores_that_no_int_holds, "int": _index_that_no_int_holds,
+           "many tiles": _tiles_that_8_bits_do_not_count}

@@ -75,6 +75,7 @@ def test_what_passes_is_listed_with_its_reason_and_a_hole_is_shouted(drawn):
 def test_a_mutant_opens_as_a_diff(drawn):
     changes = drawn.parts[2].table.parts
     assert changes and all(re.search(r"^\+[^+]", c.mutant.diff(), re.M) for c in changes)
+    assert "lesson-diff" in drawn._repr_html_()
     html = changes[0]._repr_html_()
     assert html.startswith("<details><summary") and 'class="removed"' in html
     assert changes[0].text().startswith("Caught by ")

@@ -26,7 +26,7 @@ from .records import GATE_N
 RUNGS = tuple(r for r in (*rungs.RUNGS[1:], *rungs.TENSOR) if not r.fails)
 PREPARED = (rungs.MERGE, rungs.HALVES)  # what rungs are given, or give
 SOURCES = (*paths.PATHS, *(r.name for r in RUNGS), *PREPARED)
-EACH = 65  # mutants of a source of the ladder
+EACH = 100  # mutants of a source of the ladder
 
 # What the emulator says of a launch, in the words of a verdict.
 KINDS = {

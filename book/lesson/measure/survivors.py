@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 
 EQUAL, OUTSIDE = "equal", "outside the domain"
-# What the checks cover: the largest |score| of the cases, and the N that this project has run.
-DOMAIN = "finite inputs, |score| up to 11,100, N up to 1,048,576"
+# What a verdict is about: the largest |score| of the cases, and the largest N of the tables.
+DOMAIN = "finite inputs, |score| up to 11,100, N up to 4,096"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ REASONS = (
            (r"^(materialised|ladder/halves) \w+: if \((lane|threadIdx\.x) == 0\)",
             r"^materialised \w+: const int lane = .* => .*(threadIdx\.y % 32|% 31|% 33)")),
     Reason("first thread", "Only a warp's first thread uses it, and for that it is the same.",
-           (r"^materialised constant: .* => .*warp = threadIdx\.x / 31;",)),
+           (r"^materialised constant: .* => .*warp = threadIdx\.x / 31;",
+            r"^ladder/halves constant: .* => sizes\[threadIdx\.x / 31\]")),
     Reason("shift", "The same number is added to all scores of a row, and softmax does not change.",
            (r"constant: float (sum|s) = 0\.0f; => .*1\.0f",)),
     Reason("first rescale", "The first tile's rescale is exp(-inf) = 0: what stood there before is "
@@ -55,11 +56,18 @@ REASONS = (
             r"order: ([mlo][01]?\[r\] = |[kv]Tile\[i / D\]|a0 \+= |o0 \+= |[qk] \+= head)",
             r"order: o\[row \* D \+ lane\]", r"order: weigh\(s, l, pTile.* => awaitCopies",
             r"order: fragment\(a, .* => fragment\(b, ", r"order: to\[3 \* BN\].* => vec4\(vTo",
-            r"order: sum\.\w = ")),
+            r"order: sum\.\w = ", r"order: vec4\((b|x|pTo \+ colOf\(j\) \* PS)\) = ",
+            r"order: loadK\(.* => load[QV]\(", r"order: x\[2\]\[i\] = .* => x\[3\]\[i\]",
+            r"order: columns<rowOf>\(a, .* => columns<colOf>\(b, ",
+            r"order: copyAsync\(stage \+ line")),
+    Reason("not called", "Nobody calls the function.",
+           (r"^ladder/15_transposed constant: .* colOf",)),
+    Reason("scale", "The next power of two does as well: what is scaled by it stays in the range "
+           "of FP16.", (r"^ladder/2\d_\w+ constant: return min\(max\(141 .* => .* 125\)",)),
     Reason("sum", "Two parts of one sum change places.", (r"arguments: write\(o, .*row0",)),
     Reason("order of products", "The products of a step come in another order, each of them once.",
            (r"const int (j|at) = .*(TM|side) - 1 - x %",
-            r"order: s\[i\]\[j\] \+= a\[i\]")),
+            r"order: s\[i\]\[j\] \+= a\[i\]", r"order: mma8\(")),
     Reason("lazy", "When it rescales is its own affair: any m gives the same quotient, as long as "
            "no weight overflows.", (r"SLACK", r"if \(__any_sync")),
     Reason("one store more", "The last tile is stored once more, and nobody reads it.",
@@ -77,6 +85,9 @@ REASONS = (
     Reason("no minus infinity", "No score is below -3e38, so the first tile replaces it.",
            (r"=> .*= -3e38f",), "products that overflow: a first tile of scores of minus infinity "
            "gives NaN, and with -3e38 it is passed over"),
+    Reason("many tiles", "8 bits count 256 tiles of 64 keys.",
+           (r"^ladder/halves type: const size_t tile = ",),
+           "N = 16,448, whose last tile is the 257th"),
     Reason("int", "An int counts to 2,147,483,647, and no index gets there.",
            (r"type: .*\(size_t\).* => .*\(int\)",), "N = 2,147,483,648"),
 )

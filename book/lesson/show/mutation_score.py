@@ -264,6 +264,7 @@ class Change:
 
     mutant: object
     said: str
+    mark: str = "computed"
 
     def text(self):
         return f"{self.said}: {self.mutant.name}, line {self.mutant.line}\n{self.mutant.diff()}"
