@@ -49,6 +49,5 @@ def draw(rows, mark, note):
     through.footer = (f"periodic alone would have let {len(through.rows)} of {len(ran)} "
                       f"through. The same as the original: {'; '.join(words)}.")
     grid = bars.grid(rows, mark, note)
-    return Tables([Folded(grid.caption, grid),
-                   Folded(f"Let through by periodic alone: {len(through.rows)}", through),
+    return Tables([Folded(grid.caption, Tables([grid, through])),
                    Folded(f"The other {len(caught.rows)}", caught)])

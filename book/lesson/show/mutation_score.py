@@ -101,8 +101,8 @@ def story(alone):
     best = next(iter(through), "")
     blind = sum("1" not in bits[: len(cases.NAMES)] for bits in alone.values())
     return (f"{len(alone)} that only their numbers give away, chosen by hash, ran on every case: "
-            f"small random numbers alone would let {through.get(SMALL, 0)} through, the best "
-            f"single case, {best}, {through.get(best, 0)}; all {len(cases.NAMES)} together "
+            f"small random numbers alone would let {through.get(SMALL, 0)} through, {best}, "
+            f"the best case, {through.get(best, 0)}, all {len(cases.NAMES)} together "
             f"{blind or 'none'}.")
 
 
@@ -127,10 +127,10 @@ def _verdicts(found):
         groups.setdefault(_group(o.mutant.name), Counter())[o.word] += 1
     said = "; ".join(f"{name}: " + ", ".join(f"{count[word]} {word}" for word in _LOOK
                                             if count[word]) for name, count in groups.items())
-    p = Panel(f"Verdicts. {said}.", 64 + 38 * len(groups))
+    p = Panel(f"Verdicts. {said}.", 64 + 35 * len(groups))
     p.text(0, 14, "What became of them", BIG, bold=True)
     for i, (name, count) in enumerate(groups.items()):
-        total, x, y = count.total(), 0.0, 22 + 38 * i
+        total, x, y = count.total(), 0.0, 22 + 35 * i
         p.text(0, y + 11, f"{name}: {total:,}")
         for word, (colour, _) in _LOOK.items():
             width = WIDTH * count[word] / total
@@ -139,7 +139,7 @@ def _verdicts(found):
             if width > 8 * len(f"{count[word]:,}"):
                 p.text(x + width / 2, y + 27, f"{count[word]:,}", anchor="middle")
             x += width
-    y = 36 + 38 * len(groups)
+    y = 36 + 35 * len(groups)
     for i, (word, (colour, short)) in enumerate(_LOOK.items()):
         x, row = WIDTH / 3 * (i % 3), i // 3
         p.box(x, y + 18 * row - 4, 10, 10, colour)
@@ -166,12 +166,12 @@ def _grid(alone):
     some.sort(key=lambda bits: (bits.count("0"), bits))
     p = Panel(f"Of {len(alone)} mutants of the two paths that a case rejects, alone would let "
               "through: " + ", ".join(f"{name} {count}" for name, count in through.items()) + ".",
-              62 + 15 * len(names))
+              62 + 13 * len(names))
     p.text(0, 14, f"Let through by one case alone, of {len(alone)}", BIG, bold=True)
     left, width = LEFT + 30, WIDTH - LEFT - 30
     step = width / max(len(some), 1)
     for k, (name, count) in enumerate(through.items()):
-        i, y = names.index(name), 22 + 15 * k
+        i, y = names.index(name), 22 + 13 * k
         p.text(0, y + 11, name)
         p.text(left - 6, y + 11, count, anchor="end")
         start = None
@@ -179,10 +179,10 @@ def _grid(alone):
             if bits[i] == "0" and start is None:
                 start = x
             elif bits[i] == "1" and start is not None:
-                p.box(left + step * start, y + 1, step * (x - start), 12, "fail", solid=True,
+                p.box(left + step * start, y + 1, step * (x - start), 10, "fail", solid=True,
                       of=f"{name}: {x - start}")
                 start = None
-    y = 38 + 15 * len(names)
+    y = 38 + 13 * len(names)
     p.text(0, y, f"{len(some)} places: the mutants that some case")
     p.text(0, y + 16, f"lets through; marked: this one. N = {mutation.ALONE[0].n}")
     return p
