@@ -76,7 +76,7 @@ def test_the_archive_is_the_lesson_and_its_evidence(one_file):
         if file.is_file() and "__pycache__" not in file.parts:
             assert file.relative_to(ROOT).as_posix() in names
     assert {name for name in names if name.endswith(".json")} == {
-        f"book/evidence/{path.name}" for path in (ROOT / "book/evidence").glob("*.json")}
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "book/evidence").rglob("*.json")}
     assert all(zipped.read(name) == (ROOT / name).read_bytes() for name in names)
 
 
