@@ -41,8 +41,8 @@ def drawn():
 def test_the_score_counts_what_compiles(drawn):
     assert drawn.parts[0].caption.startswith(
         "22 mutants of 2 files: 18 rejected, 18 of them on periodic, which runs first; 3 equal or "
-        "outside the domain (13.6%); 1 hole. 6 that only their numbers give away, chosen by hash, "
-        "ran on every case: small random numbers alone would let 0 through, ")
+        "outside the domain (13.6%); 1 hole. 6 of the two paths, chosen by hash, ran on every "
+        "case: small random numbers alone would let 0 through, ")
 
 
 def test_the_pictures_are_the_numbers(drawn):
@@ -77,7 +77,8 @@ def test_a_mutant_opens_as_a_diff(drawn):
     assert changes and all(re.search(r"^\+[^+]", c.mutant.diff(), re.M) for c in changes)
     assert "lesson-diff" in drawn._repr_html_()
     html = changes[0]._repr_html_()
-    assert html.startswith("<details><summary") and 'class="removed"' in html
+    assert html.startswith('<div class="lesson-output" data-mark="computed"><details>')
+    assert 'class="removed"' in html
     assert changes[0].text().startswith("Caught by ")
 
 

@@ -100,10 +100,9 @@ def story(alone):
     through = let_through(alone)
     best = next(iter(through), "")
     blind = sum("1" not in bits[: len(cases.NAMES)] for bits in alone.values())
-    return (f"{len(alone)} that only their numbers give away, chosen by hash, ran on every case: "
-            f"small random numbers alone would let {through.get(SMALL, 0)} through, {best}, "
-            f"the best case, {through.get(best, 0)}, all {len(cases.NAMES)} together "
-            f"{blind or 'none'}.")
+    return (f"{len(alone)} of the two paths, chosen by hash, ran on every case: small random "
+            f"numbers alone would let {through.get(SMALL, 0)} through, {best}, the best case, "
+            f"{through.get(best, 0)}, all {len(cases.NAMES)} together {blind or 'none'}.")
 
 
 def _group(name):
@@ -272,8 +271,8 @@ class Change:
     def _repr_html_(self):
         label = f"{self.said}: {self.mutant.name}, line {self.mutant.line}"
         lines = "".join(map(diff_line, self.mutant.diff().split("\n")))
-        return (f'<details><summary data-mark="computed">{escape(label)} '
-                f'{mark_html("computed")}</summary>'
+        return ('<div class="lesson-output" data-mark="computed"><details><summary>'
+                f'{escape(label)} {mark_html("computed")}</summary>'
                 '<div class="lesson-scroll" role="region" tabindex="0" style="overflow-x:auto" '
                 f'aria-label="{escape(label)}"><pre class="lesson-diff">{lines}</pre></div>'
-                "</details>")
+                "</details></div>")
