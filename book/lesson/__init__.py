@@ -36,6 +36,7 @@ from .show.gates import case, cases, gate, gate_formula, output, trace
 from .show.kernel_facts import facts
 from .show.ladder import ladder
 from .show.long_sequences import long_runs
+from .show.masks import masks
 from .show.mutants import mutants
 from .show.mutation_score import mutation_score
 from .show.plots import plot

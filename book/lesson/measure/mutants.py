@@ -4,10 +4,14 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..errors import LaunchError, LessonError
-from ..launch import ladder
+from ..launch import ladder, masked
 from ..launch.rungs import HALVES
 from ..problem import cases
+from ..problem.gate import Verdict, compare, judge_seen, tolerance
+from ..problem.problem import Problem
 from ..text import source
 from . import gates_and_times
 from .records import GATE_N, Rejection
@@ -217,6 +221,113 @@ def tensor_rejection(backend, mutant, name, problem=GATE_N, splits=1):
     verdict = gates_and_times.judged(case, planned.run())
     return Rejection(mutant.name, name, case.problem, not verdict.passed,
                      verdict.explain(mutant.path, name, problem))
+
+
+# The classic mistakes of masks: each with a small problem that catches it on ``random``, or (case,
+# problem), and one that lets it through. None: the index of the last number of a matrix that nobody
+# holds.
+_SCORE_LINE = "            s = masked(scale * s, key0 + lane, seen);\n"
+MASKED = tuple(
+    (Mutant(name, masked.NAME, caught[0] if isinstance(caught, tuple) else "random",
+            tuple((*e, 0)[:3] for e in edits)),
+     caught[1] if isinstance(caught, tuple) else caught, passes)
+    for name, edits, caught, passes in (
+        ("minus infinity minus minus infinity",
+         [("return m == __int_as_float(0xff800000) ? 0.0f : m;", "return m;")],
+         Problem(65, 33, causal=True), Problem(65, 65, causal=True)),
+        ("no end: keys past the last are scored 0",
+         [("return key < seen ? score : __int_as_float(0xff800000);", "return score;"),
+          ("min(BN, seen - key0)", "BN")],
+         Problem(64, 50), Problem(64, 64)),
+        ("the mask after the maximum",
+         [(_SCORE_LINE, "            s *= scale;\n"),
+          ("const float w = expf(s - reference(mNew));",
+           "const float w = expf(masked(s, key0 + lane, seen) - reference(mNew));")],
+         ("peaks", Problem(65, 65, causal=True)), Problem(65, 65, causal=True)),
+        ("the mask off by one", [("row + 1 + nK - nQ", "row + nK - nQ")],
+         Problem(65, 65, causal=True), Problem(64, 64)),
+        ("top left in place of bottom right", [("row + 1 + nK - nQ", "row + 1")],
+         Problem(5, 9, causal=True), Problem(65, 65, causal=True)),
+        ("a NaN in the padding leaks",
+         [("key < blockSees && column < d", "key < nK && column < d"),
+          ("min(BN, seen - key0)", "BN")],
+         Problem(8, 40, key_lengths=(37,)), Problem(8, 40)),
+        ("the lengths of another batch entry", [("lengths[head / heads]", "lengths[0]")],
+         Problem(8, 40, batch=2, heads=2, key_lengths=(20, 30)),
+         Problem(8, 40, batch=2, heads=2, key_lengths=(30, 30))),
+        ("heads of a group dealt in turn",
+         [("head % heads / (heads / kvHeads)", "head % heads % kvHeads")],
+         Problem(8, 40, heads=4, kv_heads=2), Problem(8, 40, heads=4, kv_heads=1)),
+        ("columns past d are read", [("key < blockSees && column < d", "key < blockSees"),
+                                     ("row0 + i / D < nQ && i % D < d", "row0 + i / D < nQ")],
+         Problem(8, 40, d=40), Problem(8, 40)),
+        ("an int index", [("((size_t)head * rows + row) * width + column",
+                           "(head * rows + row) * width + column")],
+         None, Problem(8, 40)),
+    ))
+FAR = 46341  # N: N^2 is above 2^31 for the first time
+
+
+def masked_rejection(backend, mutant, problem, name="random"):
+    """Run one mutant of MASKED on a case, both paths: a Rejection if either is rejected.
+
+    problem None: where index() puts the last number of a matrix FAR x FAR.
+    """
+    text = mutant.source()
+    if problem is None:
+        got, want = masked.index(backend, 0, FAR, FAR - 1, FAR, FAR - 1, text), FAR * FAR - 1
+        return Rejection(mutant.name, "index", Problem(FAR, FAR), got != want,
+                         f"the last number of {FAR:,} x {FAR:,} stands at {want:,}; index() gives "
+                         f"{got:,}")
+    case = masked_case(problem, name)
+    for path, verdict in masked_verdicts(backend, case, text):
+        if not verdict.passed:
+            return Rejection(mutant.name, case.name, problem, True,
+                             verdict.explain(path, case.name, problem))
+    return Rejection(mutant.name, case.name, problem, False, "both paths pass")
+
+
+def masked_case(problem, name="random"):
+    """A Case whose padding, what ``key_lengths`` leaves of K and V, holds NaN."""
+    case = cases.make(name, problem)
+    if (p := case.problem).key_lengths is not None:
+        for x in (case.k, case.v):
+            rows = x.reshape(p.batch, p.kv_heads, p.keys, p.d)
+            for entry, length in enumerate(p.key_lengths):
+                rows[entry, :, length:] = np.nan
+    return case
+
+
+def masked_verdicts(backend, case, text=None):
+    """Yield (path, Verdict) of both paths of masked.cu, and of the online one's log-sum-exp.
+
+    What the emulator refuses, such as a read outside of an array, is a failed Verdict.
+    """
+    ref, p = gates_and_times.reference(case), case.problem
+    for path in masked.PATHS:
+        try:
+            planned = masked.plan(backend, path, case, text)
+            output = planned.run()
+        except LaunchError as error:
+            nan = float("nan")
+            yield path, Verdict(False, nan, nan, nan, nan, str(error).partition("\n")[0])
+            continue
+        yield path, judge_seen(output, ref.o, p, ref.max_abs_score)
+        if path == "online":
+            yield "log-sum-exp", _judge_lse(backend.get(planned.scratch[0]), ref, p)
+
+
+def _judge_lse(got, ref, problem):
+    """A log-sum-exp errs like a score and like the logarithm of a sum: rtol times 1 + |lse|."""
+    want = ref.lse.reshape(got.shape)
+    blind = np.isneginf(want)
+    if (np.isneginf(got) != blind).any():
+        row = int(np.argwhere(np.isneginf(got) != blind)[0][-1])
+        nan = float("nan")
+        return Verdict(False, nan, nan, nan, nan, f"query row {row}: -inf where a key is seen, or "
+                       "a number where none is")
+    got, want = (np.where(blind, 0.0, x)[..., None] for x in (got, want))
+    return compare(got, want, tolerance(problem, ref.max_abs_score), 1.0 + np.abs(want))
 
 
 def rejection(backend, mutant, name, problem=GATE_N):

@@ -104,6 +104,33 @@ def judge(got, ref, problem, max_abs_score=0.0, rows=None):
     return compare(got, ref, tolerance(problem, max_abs_score), np.abs(ref), rows)
 
 
+def judge_seen(got, ref, problem, max_abs_score=0.0):
+    """``judge`` where rows see different numbers of keys, as under a mask: the worst Verdict.
+
+    A mean over n values is about sqrt(n) times smaller than one of them, so the first rows of a
+    causal mask would lend the last ones a tolerance that is too large. Rows are judged with those
+    that see a like number of keys, from 2^b to 2^(b + 1) - 1: N of rtol, and max|ref| of atol, are
+    theirs. Rows that see no key must be exactly 0. got, ref: arrays (.., queries, d).
+    """
+    p = of(problem)
+    got, ref = (np.asarray(x, dtype=np.float64) for x in (got, ref))
+    if got.shape != ref.shape:
+        return compare(got, ref, tolerance(p, max_abs_score), np.abs(ref))
+    shape = (p.batch, p.heads, p.queries, p.d)
+    got, ref, seen, worst = got.reshape(shape), ref.reshape(shape), p.seen(), None
+    for entry in range(p.batch):
+        band = np.frexp(seen[entry])[1]
+        for b in np.unique(band):
+            rows = np.flatnonzero(band == b)
+            rtol = tolerance(max(int(seen[entry, rows].max()), 1), max_abs_score)
+            mine = ref[entry][:, rows]
+            found = compare(got[entry][:, rows], mine, rtol, np.abs(mine), rows)
+            if worst is None or not found.passed and worst.passed or (
+                    found.passed == worst.passed and found.fraction > worst.fraction):
+                worst = found
+    return worst
+
+
 def compare(got, ref, rtol, size, rows=None):
     """A Verdict on |got - ref| <= rtol (size + max size) for arrays (.., rows, d).
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from ..launch import paths, rungs
+from ..launch import masked, paths, rungs
 from ..machine import gpus
 from ..machine.gpus import KIB, MIB
 from ..measure import evidence
 from ..problem import cases, merge, model, traffic
-from ..problem.problem import D
+from ..problem.problem import D, Problem
 from ..tables import Folded, Tables, mib
 from ..text import source
 from .bytes import counted, dram
@@ -312,3 +312,80 @@ def leaves(inputs, parts, row):
         w = np.exp(s - m[:, None])
         found.append(((keys.start, keys.stop), (m, w.sum(axis=1), w @ inputs.v[keys]), ()))
     return found
+
+
+def _grid(p, x, y, seen, keys, size, name):
+    """Queries down, keys across: a key that a query sees is filled, another is empty."""
+    p.lattice(x, y, keys, len(seen), size, size)
+    for row, count in enumerate(seen):
+        if count:
+            p.box(x, y + row * size, count * size, size, "1", solid=True, of=f"{name} row {row}")
+
+
+def mask_shapes():
+    """Which keys a query sees: a causal square, and 2 x 5 and 5 x 2 beside PyTorch's is_causal."""
+    square = Problem(8, 8, causal=True).seen()[0]
+    a = Panel("A causal mask of 8 queries and 8 keys: query i sees the keys 0 to i, so "
+              f"{', '.join(map(str, square))} keys: the lower left triangle with its diagonal.",
+              236)
+    a.text(0, 14, "8 queries, 8 keys", BIG, bold=True)
+    a.text(0, 34, "keys across, queries down; filled: seen", muted=True)
+    _grid(a, 0, 44, square, 8, 23, "square")
+    return Picture([a, _aligned(2, 5), _aligned(5, 2)], "Causal masks: a square, and lengths that "
+                   "differ", "computed", "Problem.seen(); PyTorch: is_causal")
+
+
+def _aligned(queries, keys):
+    """One pair of lengths: aligned at the bottom right, and at the top left."""
+    ours = Problem(queries, keys, causal=True).seen()[0]
+    theirs = np.minimum(np.arange(queries) + 1, keys)
+    p = Panel(f"{queries} queries, {keys} keys. Here, aligned at the bottom right, the rows see "
+              f"{', '.join(map(str, ours))} keys. PyTorch's is_causal, aligned at the top left: "
+              f"{', '.join(map(str, theirs))}.", 236)
+    p.text(0, 14, f"{queries} queries, {keys} keys", BIG, bold=True)
+    for x, name, seen in ((0, "here: bottom right", ours), (172, "PyTorch: top left", theirs)):
+        p.text(x, 34, name, muted=True)
+        _grid(p, x, 44, seen, keys, 26, name)
+        for row, count in enumerate(seen):
+            p.text(x + keys * 26 + 5, 62 + 26 * row, count, muted=True)
+    return p
+
+
+def mask_tiles():
+    """Tiles that the online kernel walks: whole ones, cut ones and none; and lengths of keys."""
+    n, bn = 256, masked.BN
+    bm = 2048 // D
+    seen = Problem(n, n, causal=True).seen()[0]
+    kinds = {}
+    for i in range(n // bm):
+        for j in range(n // bn):
+            least, most = seen[i * bm], seen[(i + 1) * bm - 1]
+            kinds[i, j] = ("skipped" if j * bn >= most else
+                           "whole" if (j + 1) * bn <= least else "cut")
+    count = {kind: list(kinds.values()).count(kind) for kind in ("whole", "cut", "skipped")}
+    p = Panel(f"Causal, N = {n}, in tiles of {bm} queries and {bn} keys: {count['whole']} tiles "
+              f"are seen whole, {count['cut']} on the diagonal are cut by the mask, "
+              f"{count['skipped']} above it are skipped.", 262)
+    p.text(0, 14, f"causal, N = {n}: {n // bm} x {n // bn} tiles", BIG, bold=True)
+    for (i, j), kind in kinds.items():
+        if kind != "skipped":
+            p.box(24 * j, 24 + 24 * i, 24, 24, "1" if kind == "whole" else "2", of=f"{i}, {j}")
+        if kind == "cut":
+            p.line(24 * j, 24 + 24 * i, 24 * j + 24, 48 + 24 * i)
+    p.lattice(0, 24, n // bn, n // bm, 24, 24)
+    for i, (kind, number) in enumerate(count.items()):
+        p.text(204, 44 + 22 * i, f"{kind}: {number}")
+    p.text(0, 240, "skipped: no load, no product")
+    keys, lengths = 96, (0, 41, 96)
+    q = Panel(f"Key lengths {', '.join(map(str, lengths))} of {keys} keys in three batch entries: "
+              "the tiles up to each length are walked, the last of them cut; the padding behind it "
+              "is never read.", 262)
+    q.text(0, 14, f"key lengths {', '.join(map(str, lengths))} of {keys}", BIG, bold=True)
+    for entry, length in enumerate(lengths):
+        y = 46 + 62 * entry
+        q.text(0, y - 6, f"batch entry {entry}: {length} keys, {-(-length // bn)} tiles walked")
+        if length:
+            q.box(0, y, 3 * length, 24, "1", solid=True, of=f"entry {entry}")
+        q.lattice(0, y, keys // bn, 1, 3 * bn, 24)
+    q.text(0, 240, "empty: padding, which may hold NaN")
+    return Picture([p, q], "What the online kernel walks", "computed", "the kernel's constants")

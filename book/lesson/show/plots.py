@@ -12,6 +12,8 @@ PICTURES = {
     "one tile": pictures.one_tile,
     "8 x 8": pictures.thread_tile,
     "merge": pictures.merge_tree,
+    "masks": pictures.mask_shapes,
+    "mask tiles": pictures.mask_tiles,
 }
 PLOTS = ("score matrix", "rungs", "times", "roofline", "ranks", "fragments", *PICTURES)
 
@@ -21,7 +23,8 @@ def plot(what):
     recorded ladder 'rungs' (share of the SGEMM rate), 'times' (against N) or 'roofline'. A picture:
     'memory levels' of a GPU and what passes between them, 'threads' of attentionOnline and what
     each computes, 'one tile' of a row's state, '8 x 8' scores of a thread, 'merge', parts as a
-    tree, or 'fragments', who holds which number of a product on tensor cores."""
+    tree, 'masks', the keys that a query sees, 'mask tiles', what is skipped of them, or
+    'fragments', who holds which number of a product on tensor cores."""
     if what not in PLOTS:
         raise ArgumentError(f"what = {what!r}: choose one of {', '.join(PLOTS)}")
     if what in PICTURES:
