@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .errors import ArgumentError, InputError, LaunchError, LessonError
-from .launch import ladder, paths, rungs
+from .launch import ladder, masked, paths, rungs
 from .machine import backend as backends
 from .machine import emulator, nvrtc, prints
 from .machine.occupancy import T4, KernelFacts, occupancy
@@ -22,7 +22,8 @@ from .measure import gates_and_times
 from .measure.gates_and_times import one_order
 from .problem.cases import BN, Case, peaked
 from .problem.gate import judge
-from .problem.reference import attention
+from .problem.problem import Problem
+from .problem.reference import attention, weights
 from .tables import Table
 from .text import source
 from .text.edits import answers
@@ -287,6 +288,11 @@ extern "C" __global__ void mergeAll(const float* a, const float* b, float* c, si
 }
 '''
 
+def _of_masked(snippet):
+    """masked.cu around one of its snippets."""
+    return _split(source.read(masked.NAME), source.snippets(masked.NAME)[snippet])
+
+
 # name -> (text before the cell, text after it)
 _AROUND = {
     "update": lambda: _gap("update"),
@@ -299,6 +305,8 @@ _AROUND = {
     "bytes": lambda: _gap("load"),
     "merge": lambda: ("", _MERGE),
     "products": _scores,
+    "align": lambda: _of_masked("causal"),
+    "share": lambda: _of_masked("heads"),
 }
 
 
@@ -578,10 +586,106 @@ def _products(work, _):
     work.row("three products, no more", count == 3, f"{count} in the cell", "computed")
 
 
+def _both_ways(work, text, requirement, problem, wanted):
+    """Both paths of a masked.cu on random inputs, against ``wanted(case)``, float64."""
+    rng = np.random.default_rng(work.seed)
+    p = problem
+    case = Case("random", p, *(rng.standard_normal(shape, dtype=np.float32)
+                               for shape in (p.q_shape, p.kv_shape, p.kv_shape)), "")
+    backend = one_order() if work.backend.mark == "emulated" else work.backend
+    for path in masked.PATHS:
+        try:
+            output = masked.plan(backend, path, case, text).run()
+        except LaunchError as error:
+            return work.row(requirement, False, f"{path}, {p}: {str(error).splitlines()[0]}")
+        found = judge(output, wanted(case), p)
+        if not found.passed:
+            return work.row(requirement, False, found.explain(path, "random", p))
+    return work.row(requirement, True, f"both paths, {p}")
+
+
+def _align(work, _):
+    def top_left(case):
+        p = case.problem
+        q, k, v = (x.astype(np.float64) for x in (case.q, case.k, case.v))
+        seen = np.minimum(np.arange(p.queries) + 1, p.keys) if p.causal else np.full(
+            p.queries, p.keys)
+        found, total, _, _ = weights(q, k, p.scale, seen)
+        return found @ v / total
+
+    rng, text = np.random.default_rng(work.seed), work.source()
+    few, many = int(rng.integers(2, 30)), int(rng.integers(34, 70))
+    for requirement, p in (("more keys than queries", Problem(few, many, causal=True)),
+                           ("more queries than keys", Problem(many, few, causal=True)),
+                           ("a square", Problem(many, many, causal=True)),
+                           ("no mask", Problem(few, many))):
+        _both_ways(work, text, requirement, p, top_left)
+
+
+def _share(work, _):
+    def in_turn(case):
+        p = case.problem
+        order = sorted(range(p.heads), key=lambda head: (head % p.kv_heads, head))
+        q = case.q.reshape(p.batch, p.heads, p.queries, p.d)
+        o = np.empty(q.shape)
+        o[:, order] = attention(q[:, order].reshape(p.q_shape), case.k, case.v,
+                                problem=p).o.reshape(q.shape)
+        return o.reshape(p.q_shape)
+
+    text = work.source()
+    for batch, heads, kv_heads in ((1, 6, 2), (2, 6, 3), (2, 4, 1)):
+        p = Problem(int(np.random.default_rng(work.seed + batch).integers(2, 20)), 33, batch=batch,
+                    heads=heads, kv_heads=kv_heads)
+        _both_ways(work, text, f"{heads} heads on {kv_heads}, batch {batch}", p, in_turn)
+
+
+def _walk(work, walked):
+    if not callable(walked):
+        raise ArgumentError("check needs your function: tiles = walked(row0, queries, keys, bm, "
+                            "bn)")
+    rng = np.random.default_rng(work.seed)
+    low, high = int(rng.integers(40, 80)), int(rng.integers(230, 300))
+    for what, queries, keys in (("a square", high, high), ("more keys", high, None),
+                                ("more queries", high, low)):
+        bn, bm = sorted(int(x) for x in rng.choice((16, 32, 64), 2))
+        keys = keys or queries + 3 * bn + 1  # a block's last key is then the first of a tile
+        seen = Problem(queries, keys, causal=True).seen()[0]
+        want = sum(bool((seen[row : row + bm] > key).any())
+                   for row in range(0, queries, bm) for key in range(0, keys, bn))
+        got = sum(walked(row0, queries, keys, bm, bn) for row0 in range(0, queries, bm))
+        work.row(f"{what}: the tiles that some row sees", got == want,
+                 f"yours {got}, counted {want}; {queries} queries, {keys} keys, {bm} x {bn}",
+                 "computed")
+
+
+def _blind(work, lengths):
+    if not callable(lengths):
+        raise ArgumentError("check needs your function: queries, keys = lengths()")
+    p = Problem(*lengths(), causal=True)
+    if not work.row("at most 128 of each", max(p.queries, p.keys) <= 128, str(p), "computed"):
+        return
+
+    def want(case):
+        return attention(case.q, case.k, case.v, problem=p).o
+
+    _both_ways(work, source.load(masked.NAME), "the right kernel passes", p, want)
+    text = _swap(source.read(masked.NAME), "return m == __int_as_float(0xff800000) ? 0.0f : m;",
+                 "return m;")
+    rng = np.random.default_rng(work.seed)
+    case = Case("random", p, *(rng.standard_normal(shape, dtype=np.float32)
+                               for shape in (p.q_shape, p.kv_shape, p.kv_shape)), "")
+    backend = one_order() if work.backend.mark == "emulated" else work.backend
+    for path in masked.PATHS:
+        o = masked.plan(backend, path, case, source.from_text(text, "masked.cu")).run()
+        rows = int(np.isnan(o).any(axis=1).sum())
+        work.row(f"without the guard the {path} path gives NaN", rows > 0,
+                 f"{rows} of {p.queries} rows")
+
+
 _CHECKS = {
     "update": _update, "notice": _notice, "start": _start, "barriers": _barriers,
     "swizzle": _swizzle, "registers": _registers, "tile": _tile, "bytes": _bytes, "merge": _merge,
-    "products": _products,
+    "products": _products, "align": _align, "share": _share, "walk": _walk, "blind": _blind,
 }
 NAMES = tuple(_CHECKS)
 answers.update(dict.fromkeys(_AROUND))
@@ -592,9 +696,9 @@ def exercise(name, answer=None, seed=None):
     """Check the answer to an exercise. Returns a Check, which shows what was required and seen.
 
     name: one of 'update', 'notice', 'start', 'barriers', 'swizzle', 'registers', 'tile', 'bytes',
-    'merge', 'products'. answer: your function, where the exercise asks for one. seed: the number
-    that an earlier check showed, to see the same inputs again. Raises CompileError in your cell's
-    lines.
+    'merge', 'products', 'align', 'share', 'walk', 'blind'. answer: your function, where the
+    exercise asks for one. seed: the number that an earlier check showed, to see the same inputs
+    again. Raises CompileError in your cell's lines.
     """
     if name not in _CHECKS:
         raise ArgumentError(f"no exercise is called {name!r}; there are: {', '.join(NAMES)}")
