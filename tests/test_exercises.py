@@ -13,17 +13,23 @@ from lesson.text.edits import answers
 from lesson.text.source import from_text
 from support import ROOT
 
-CHAPTER = ROOT / "book/exercises.ipynb"
+CHAPTERS = [ROOT / "book/exercises.ipynb", ROOT / "book/exercises-on-masks.ipynb"]
 BEGIN, END = "your code", "end of your code"
 
 pytestmark = pytest.mark.skipif(not emulator.available()[0], reason=str(emulator.available()[1]))
 needs_nvrtc = pytest.mark.skipif(not nvrtc.available()[0], reason=str(nvrtc.available()[1]))
 
 
+def shown_cells():
+    """The cells of both pages of exercises."""
+    return [cell for path in CHAPTERS
+            for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+
+
 def sections():
-    """``{exercise: (prose, [stub cells], [solution blocks])}`` of the chapter."""
+    """``{exercise: (prose, [stub cells], [solution blocks])}`` of the chapters."""
     found, prose, stubs = {}, "", []
-    for cell in json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]:
+    for cell in shown_cells():
         text = "".join(cell["source"])
         if cell["cell_type"] == "code":
             stubs += [text] if "exercise" in cell["metadata"].get("tags", ()) else []
@@ -124,11 +130,9 @@ def test_a_stub_says_how_long_the_answer_is(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_answer_stands_nowhere_else(name):
     """Neither the checker nor the chapter's metadata nor a stub holds a line of a solution."""
-    chapter = json.loads(CHAPTER.read_text(encoding="utf-8"))
-    code = [cell for cell in chapter["cells"] if cell["cell_type"] == "code"]
+    code = [cell for cell in shown_cells() if cell["cell_type"] == "code"]
     shown = "\n".join(["".join(cell["source"]) for cell in code]
-                      + [json.dumps([cell["metadata"] for cell in chapter["cells"]], indent=1)]
-                      + [json.dumps(chapter["metadata"], indent=1)]
+                      + [json.dumps([cell["metadata"] for cell in shown_cells()], indent=1)]
                       + [(ROOT / "book/lesson/exercises.py").read_text(encoding="utf-8")])
     _, stubs, (solution,) = SECTIONS[name]
     new = {line.strip() for line in solution.splitlines()} - {

@@ -3,7 +3,7 @@
 A reader's answer is a cell ``%%kernel exercise/NAME`` or a Python function;
 ``lesson.exercise(NAME)`` says which requirement it meets. Inputs come from a fresh seed, so an
 answer passes by computing attention and not by knowing the inputs. There are no answers here: the
-solutions stand in the chapter, and the tests run them.
+solutions stand in the chapters, and the tests run them.
 """
 
 import os

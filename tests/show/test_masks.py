@@ -105,13 +105,13 @@ def test_a_nan_reaches_the_rows_that_see_it():
     assert "fail" not in repr(lesson.masks("nan", 70, 64, causal=True, heads=2, kv_heads=1))
 
 
-def test_every_change_of_the_chapter_fails_at_its_gate_and_the_file_passes(capsys):
+def test_every_change_of_the_chapters_fails_at_its_gate_and_the_file_passes(capsys):
     """Cells as a reader runs them: after a change the last gate fails, and passes without it."""
     from lesson.text import edits
 
     changed, verdicts, last = False, [], []
     try:
-        for cell in cells("masks", "code")[1:]:
+        for cell in (*cells("masks", "code")[1:], *cells("heads-and-decoding", "code")[1:]):
             if cell.startswith("%%kernel"):
                 if last:
                     assert ("fail" in last[-1] or "index() gives -" in last[-1]) == changed, cell
