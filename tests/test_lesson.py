@@ -32,6 +32,7 @@ CALLS = {
     "ladder": lambda f: f("splits", (64,)),
     "limits": lambda f: f(64),
     "long_runs": lambda f: f("estimate"),
+    "masks": lambda f: f("gate", 5, 2, causal=True),
     "mutants": lambda f: f(64),
     "output": lambda f: f("online", "flat", 64),
     "plot": lambda f: f("score matrix"),
