@@ -10,14 +10,15 @@ from ..machine import backend as backends
 from ..machine import gpus, prints
 from ..measure import evidence, gates_and_times, records
 from ..measure.records import GATE_N
+from ..measure.tensor import BY_NVCC
 from ..problem import model
 from ..problem.cases import BN, NAMES, Case, make
 from ..problem.gate import terms, tolerance
 from ..problem.problem import D, of
 from ..progress import Progress
-from ..tables import Sentence, Table
+from ..tables import Sentence, Table, Tables
 from ..text.edits import note as edited_note
-from .marks import NO_TENSOR, mark_of, where
+from .marks import NO_TENSOR, mark_of, origin, where
 from .rungs import title
 
 
@@ -169,7 +170,7 @@ def _rung_gate(which, case, n, splits):
               ["rung", "splits", "verdict", "gate fraction", "max abs error", "rtol"])
     chosen = backends.choose()
     if r.images and (lacks := rungs.missing(r, chosen)):
-        return _recorded_gate(t, r, case, lacks)
+        return _recorded_gate(r, case, lacks)
     if chosen is not None and not rungs.blocks_on(r, gpus.of(chosen)[0]):
         try:  # a T4 lacks the shared memory: the emulator has it
             chosen = backends.choose("emulated")
@@ -189,17 +190,22 @@ def _rung_gate(which, case, n, splits):
     return t
 
 
-def _recorded_gate(t, r, case, lacks):
-    """Fill a table of gates with what recorded GPUs saw of a rung that nothing here can run."""
+def _recorded_gate(r, case, lacks):
+    """What recorded GPUs saw of a rung that nothing here can run: its gates on a case."""
+    parts = [Sentence(f"Nothing ran here: {lacks}.", "computed")]
     for item in evidence.shown("tensor"):
+        t = Table(f"Gate: rung {r.number}, {case}, every recorded N",
+                  ["N", "compiled by", "verdict", "gate fraction", "max abs error", "rtol"],
+                  note=origin(item))
         for g in item.tensor.gates:
-            if (g.path, g.case) == (r.name, case):
-                t.add("recorded", f"{title(r)}, N = {g.n:,}, {item.gpu}, {item.day}", "–",
+            path, by, _ = g.path.partition(BY_NVCC)
+            if (path, g.case) == (r.name, case):
+                t.add("recorded", f"{g.n:,}", "nvcc" if by else "NVRTC",
                       "pass" if g.passed else "fail", f"{g.fraction:.3f}",
                       f"{g.max_abs_error:.1e}", f"{g.rtol:.2g}")
-    t.title = f"Gate: rung {r.number}, {case}"
-    t.footer = f"nothing ran here: {lacks}" + ("" if t.rows else f"; {NO_TENSOR}")
-    return t
+        parts.append(t if t.rows else Sentence(
+            f"{case} is none of the cases that were gated on {item.gpu}, {item.day}.", "computed"))
+    return Tables(parts if len(parts) > 1 else [*parts, Sentence(f"{NO_TENSOR}.", "computed")])
 
 
 def trace(case="spike-late", n=256, row=0, columns=3):

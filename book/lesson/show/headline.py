@@ -1,10 +1,11 @@
 """The pair and the win in one table: what the landing page and the README show first."""
 
+from ..launch import rungs
 from ..measure import evidence
 from ..tables import Sentence, Table, Tables
 from .comparison import CHOICE
 from .marks import NO_BENCH
-from .stories import row_called
+from .stories import row_called, row_of
 
 TITLES = {"materialised": "the materialised path: the N x N matrix is in memory",
           "online": "the online path: the lesson's kernel, without it"}
@@ -21,7 +22,7 @@ def headline(n=4096):
 
 
 def _table(item, n):
-    stale = item.stale((*TITLES, *evidence.LADDER))
+    stale = item.stale((*TITLES, *evidence.LADDER, *(evidence.TENSOR if item.tensor else ())))
     t = Table(f"One head, N = {n:,}, d = 64, float32",
               ["what", "time, ms", "materialised / this", "gate fraction"],
               note=f"{item.gpu}, {item.day}")
@@ -31,6 +32,9 @@ def _table(item, n):
     if (best := row_called(item.bench, CHOICE, n)) is not None:
         rows.append((f"the end of the ladder: rung {best.rung}, keys in {best.splits} parts",
                      best.median_ms, best.fraction))
+    if item.tensor and (last := row_of(item.tensor, rungs.HOPPER[-1], n)):
+        rows.append((f"on tensor cores, for a Hopper GPU: rung {last.rung}, keys in {last.splits} "
+                     "parts", last.median_ms, last.fraction))
     rows += [(row.what, row.median_ms, row.fraction) for row in item.bench.rows
              if (row.n, row.heads) == (n, 1) and row.what.startswith("PyTorch")]
     for what, ms, fraction in rows:

@@ -1,12 +1,14 @@
 """The verb ``ladder``: what there is to see of all rungs together, by name."""
 
 from ..errors import ArgumentError
+from . import hopper
 from .comparison import callers
 from .rungs import counters_of_rungs, times_of_rungs
 from .splits import merge_table, rescales, split_table
 from .t4 import t4_times
-from .tensor import agreement, beside, broken, counted, on_a_t4
+from .tensor import agreement, beside, broken, counted, on_a_t4, on_hopper
 from .use import in_use
+from .way import way
 
 SEEN = {
     "times": times_of_rungs,
@@ -21,6 +23,10 @@ SEEN = {
     "tensor T4": on_a_t4,
     "fragments": agreement,
     "broken products": broken,
+    "Hopper": on_hopper,
+    "Hopper counters": hopper.counters,
+    "Hopper checks": hopper.checks,
+    "way": way,
     "any problem": in_use,
 }
 
@@ -31,8 +37,10 @@ def ladder(what="times", *arguments, **options):
     what: 'times' (n=4096, live=True), 'counters', 'splits' (ns, rung), 'rescales' (n), 'merge'
     (its laws), 'callers' (beside what a reader would call) or 'T4' (computed). Of the rungs on
     tensor cores: 'tensor cores' (beside float32 and FP16), 'tensor counters', 'tensor T4'
-    (computed), 'fragments' (the GPU's products beside the host form's), 'broken products'. Of the
-    kernels for masks, lengths and widths: 'any problem'. Other arguments go to what is chosen.
+    (computed), 'fragments' (the GPU's products beside the host form's), 'broken products'. Of
+    those for a Hopper GPU: 'Hopper' (times), 'Hopper counters', 'Hopper checks' (both compilers,
+    runs again). 'way' (n, heads): all rungs and callers, and what each costs. Of the kernels for
+    masks, lengths and widths: 'any problem'. Other arguments go to what is chosen.
     """
     if what not in SEEN:
         raise ArgumentError(f"what = {what!r}: choose one of {', '.join(SEEN)}")

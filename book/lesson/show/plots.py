@@ -3,7 +3,7 @@
 from ..errors import ArgumentError
 from ..measure import evidence
 from ..tables import Sentence, Tables
-from . import pictures
+from . import hopper, pictures
 from .marks import NO_BENCH, NO_LONG, origin
 
 PICTURES = {
@@ -14,6 +14,7 @@ PICTURES = {
     "merge": pictures.merge_tree,
     "masks": pictures.mask_shapes,
     "mask tiles": pictures.mask_tiles,
+    "pipeline": hopper.pipeline,
 }
 PLOTS = ("score matrix", "rungs", "times", "roofline", "ranks", "fragments", *PICTURES)
 
@@ -23,8 +24,9 @@ def plot(what):
     recorded ladder 'rungs' (share of the SGEMM rate), 'times' (against N) or 'roofline'. A picture:
     'memory levels' of a GPU and what passes between them, 'threads' of attentionOnline and what
     each computes, 'one tile' of a row's state, '8 x 8' scores of a thread, 'merge', parts as a
-    tree, 'masks', the keys that a query sees, 'mask tiles', what is skipped of them, or
-    'fragments', who holds which number of a product on tensor cores."""
+    tree, 'masks', the keys that a query sees, 'mask tiles', what is skipped of them, 'pipeline', who
+    waits for whom on a Hopper GPU, or 'fragments', who holds which number of a product on tensor
+    cores."""
     if what not in PLOTS:
         raise ArgumentError(f"what = {what!r}: choose one of {', '.join(PLOTS)}")
     if what in PICTURES:

@@ -2,13 +2,17 @@
 
 import numpy as np
 
-from ..launch import rungs
+from ..errors import ArgumentError
+from ..launch import ladder, rungs
 from ..launch.splits import choose, split
 from ..machine import backend as backends
 from ..machine import gpus
 from ..measure import bench
 from ..problem import cases, merge
-from ..tables import Table
+from ..problem.problem import Problem
+from ..tables import Folded, Table, Tables
+
+A100_SMS = 108  # by NVIDIA's A100 datasheet
 
 
 def split_table(ns=bench.BENCH_N, which=rungs.BEST.number):
@@ -26,18 +30,43 @@ def split_table(ns=bench.BENCH_N, which=rungs.BEST.number):
     return t
 
 
-def choice(ns=bench.BENCH_N):
-    """Which final kernel the lesson takes for each N: on each product, and here."""
-    t = Table("The lesson's choice, one head", ["GPU", "N", "rung", "splits", "why"])
-    devices = [(gpu.name, gpu, gpu.sms) for gpu in gpus.products()]
+def choice(ns=bench.BENCH_N, heads=(1, 16), among="fastest"):
+    """Which final kernel the lesson takes for each number of heads and N: on each GPU, and here.
+
+    ns, heads: numbers, or one of them. among: 'fastest', all final kernels that are inside the
+    gate, or 'best', those on float32 units. Raises ArgumentError for other words.
+    """
+    if among not in ladder.CHOSEN:
+        raise ArgumentError(f"among = {among!r}: choose one of {', '.join(ladder.CHOSEN)}")
+    ns, heads = ((x,) if isinstance(x, int) else tuple(x) for x in (ns, heads))
+    for n in ns:
+        for h in heads:
+            ladder.HANDLES.refuse(Problem(n, n, heads=h))
+    words = {"fastest": "among all final kernels", "best": "among those on float32 units"}[among]
+    t = Table(f"The lesson's choice, {words}: rung, keys in parts",
+              ["GPU", "heads", *(f"N = {n:,}" for n in ns)])
+    reasons = Table("Why", ["GPU", "heads x N", "why"])
+    for name, gpu, sms, which in _devices(ladder.CHOSEN[among]):
+        for h in heads:
+            cells = []
+            for n in ns:
+                found = choose(Problem(n, n, heads=h), gpu, sms, among=which)
+                cells.append(f"{found.rung.number}, in {found.split.splits}")
+                reasons.add("computed", name, f"{h} x {n:,}", found.why)
+            t.add("computed", name, h, *cells)
+    t.footer = ("The least estimated work wins, in keys of an SM's time; the launches before and "
+                "after a rung count. The weights of the estimate were measured on an H200")
+    return Tables([t, Folded("Why each", reasons)])
+
+
+def _devices(among):
+    """(name, Gpu, SMs, which of some rungs it is asked for) of products, and of this GPU."""
+    found = [(gpu.name, gpu, gpu.sms, among) for gpu in gpus.products()]
+    found.insert(1, ("A100", gpus.by_arch()["sm_80"], A100_SMS, among))
     chosen = backends.choose()
     if chosen is not None and chosen.mark == "live":
-        devices.append(("this GPU", *gpus.of(chosen)))
-    for name, gpu, sms in devices:
-        for n in ns:
-            found = choose(n, gpu, sms)
-            t.add("computed", name, f"{n:,}", found.rung.number, found.split.splits, found.why)
-    return t
+        found.append(("this GPU", *gpus.of(chosen), rungs.runnable(chosen, among)))
+    return found
 
 
 def merge_table(trials=200, rows=64):

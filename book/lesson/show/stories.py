@@ -67,14 +67,17 @@ def _on_tensor_cores(r, item):
     found, expected = item.tensor, dict(r.expected)
     came, worst = [], max((g for g in found.gates if g.path == r.name),
                           key=lambda g: g.fraction, default=None)
-    for n in SHOWN_N:
+    base = rungs.before(r)
+    for n in sorted({*SHOWN_N, *expected}):
         this = next((row for row in (*found.rows, *found.failing)
                      if (row.what, row.n, row.heads) == (r.label, n, 1)), None)
+        that = row_of(found, base, n)
         if this:
             guess = f", where {expected[n]:g} was predicted" if n in expected else ""
             rate = this.problem.operations / (this.median_ms * 1e9) / found.ceiling.tflops
             came.append(f"{this.median_ms:.4f} ms at N = {n:,}{guess}: {rate:.2f} times the rate "
-                        "of SGEMM")
+                        "of SGEMM" + (f", {compared(this, that)} rung {base.number}"
+                                      if that and not r.fails else ""))
     if not came or worst is None:
         return []
     gate = (f"at {worst.fraction:.3g} of the gate at worst ({worst.case}, N = {worst.n:,})"
@@ -82,10 +85,12 @@ def _on_tensor_cores(r, item):
             f"outside the gate, by {worst.fraction:.0f} times on {worst.case}, so it has no time "
             "among the others")
     words = [f"What came: {gate}; {'; '.join(came)}."]
-    counted = next((c for c in found.counters or [] if c.rung == r.number), None)
-    if counted and counted.tensor is not None:
-        words.append(f"The count: tensor cores were busy in {counted.tensor:.0%} of the cycles at "
-                     f"N = {counted.n:,}.")
+    counted = {c.rung: c.tensor for c in found.counters or []}
+    if counted.get(r.number) is not None:
+        before = counted.get(base.number) if base in rungs.ALL[len(rungs.RUNGS):] else None
+        words.append(f"The count: tensor cores were busy in {counted[r.number]:.0%} of the cycles "
+                     f"at N = {COUNTED_N:,}"
+                     + (f", where it was {before:.0%} in rung {base.number}." if before else "."))
     return [Sentence(word, "recorded", origin(item)) for word in words]
 
 

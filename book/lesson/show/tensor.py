@@ -24,14 +24,19 @@ def beside(which=rungs.TENSOR):
         found, note = item.tensor, origin(item)
         right = _rows("Inside the gate", [row for row in found.rows if row.rung in numbers], found,
                       note)
-        wrong = _rows("Outside the gate, so no result: its time, set apart", found.failing, found,
-                      note)
+        wrong = _rows("Outside the gate, so no result: its time, set apart",
+                      [row for row in found.failing if row.rung in numbers], found, note)
         right.footer = (f"SGEMM in the same run: {found.ceiling.tflops:.1f} TFLOP/s. Ten copies of "
                         "each in one CUDA graph, the graphs in turn, with the launches before and "
                         "after a rung; median of 9. Gate fraction: the worst on random, every N")
         wrong.footer = "\n".join(("fails: above 1", *found.refused))
         parts += [right, wrong, *_verdict(item, which)]
     return Tables(parts or [Sentence(NO_TENSOR, "computed")])
+
+
+def on_hopper():
+    """The rungs for a Hopper GPU beside the fastest before them, float32 rungs and PyTorch."""
+    return beside((rungs.before(rungs.HOPPER[0]), *rungs.HOPPER))
 
 
 def _rows(words, rows, found, note):
@@ -50,9 +55,11 @@ def _rows(words, rows, found, note):
     return t
 
 
-def fastest(found, which, heads, n):
-    """The fastest Row of a Tensor for which ``which`` holds, of what passed; None without one."""
-    rows = [row for row in found.rows if (row.heads, row.n) == (heads, n) and which(row)]
+def fastest(found, which, heads, n, rows=None):
+    """The fastest Row of a Tensor for which ``which`` holds, of what passed or of ``rows``; None
+    without one."""
+    rows = [row for row in (found.rows if rows is None else rows)
+            if (row.heads, row.n) == (heads, n) and which(row)]
     return min(rows, key=lambda row: row.median_ms, default=None)
 
 
@@ -65,12 +72,16 @@ def _verdict(item, which):
         ours = fastest(item.tensor, lambda row: row.rung in numbers, heads, n)
         ladder = fastest(item.tensor, lambda row: row.rung in finals, heads, n)
         torch = fastest(item.tensor, lambda row: row.what.startswith("PyTorch"), heads, n)
+        half = fastest(item.tensor, lambda row: row.what.startswith("FlashAttention"), heads, n,
+                       item.tensor.failing)
         if ours and ladder and torch:
             words.append(
                 f"{heads} x {n:,}: rung {ours.rung} at "
                 f"{share(ours, item.tensor.ceiling):.2f} times the SGEMM rate, "
                 f"{ladder.median_ms / ours.median_ms:.2f} times as fast as rung {ladder.rung}, "
-                f"{torch.median_ms / ours.median_ms:.2f} times as fast as {torch.what}")
+                f"{torch.median_ms / ours.median_ms:.2f} times as fast as {torch.what}"
+                + (f", {ours.median_ms / half.median_ms:.2f} times the time of {half.what}, which "
+                   f"misses the gate by {half.fraction:.0f} times" if half else ""))
     if not words:
         return []
     return [Sentence(f"Heads x N. {'; '.join(words)}.", "recorded", origin(item))]
