@@ -1,10 +1,11 @@
-// Rung 26: products from shared memory, on a Hopper GPU (compute capability 9.0).
+// Rung 26, a branch that leaves rung 24: products from shared memory, on a Hopper GPU (compute
+// capability 9.0).
 //
 // What changes: wgmma in place of mma.sync. Four warps, a warpgroup, start one product of 64 x 64
 // over 16, whose right-hand side the tensor cores read from shared memory themselves. splitImages
 // (images.cu) writes K and V in the order that they want. Q and P come from registers, as before.
 // What it buys: no reading of operands by lanes, 192 reads of 16 bytes for each lane and tile; and
-// mma.sync reaches only two thirds of what a Hopper GPU's tensor cores can do.
+// mma.sync alone reaches only six tenths of the datasheet's rate on a Hopper GPU.
 // What it costs: products run on their own, and must be waited for; a block of 256 threads has an
 // SM for itself.
 // Prediction: three products at the datasheet's 989 TFLOP/s would be 330. But here tensor cores

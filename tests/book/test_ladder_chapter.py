@@ -9,9 +9,9 @@ from support.chapters import cells
 from support.ladder import LETTERS
 
 RUNGS = ("the-ladder", "the-upper-ladder")
-CHAPTERS = (*RUNGS, "tensor-cores", "past-float32", "the-merge", "the-comparison",
-            "more-than-one-gpu")
-ALL = (*rungs.RUNGS[1:], *rungs.TENSOR)
+CHAPTERS = (*RUNGS, "tensor-cores", "past-float32", "hopper", "the-merge",
+            "the-comparison", "more-than-one-gpu")
+ALL = rungs.ALL[1:]
 SHOWN = (*(f"lesson.rung({r.number})" for r in ALL),
          *(f'lesson.ladder("{what}"' for what in SEEN),
          *(f'lesson.plot("{what}"' for what in PLOTS
@@ -31,7 +31,7 @@ def test_every_rung_view_and_plot_is_shown_and_the_rungs_in_their_order():
 
 def test_each_rung_is_announced_and_the_branch_is_called_one():
     """A heading names every rung, in order: '### 5. ..', '### 11 to 13. ..'."""
-    text = joined("markdown", (*RUNGS, "past-float32"))
+    text = joined("markdown", (*RUNGS, "past-float32", "hopper"))
     named = []
     for first, last in re.findall(r"^### (\d+)(?: (?:to|and) (\d+))?\. ", text, re.M):
         named += range(int(first), int(last or first) + 1)

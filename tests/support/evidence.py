@@ -56,19 +56,22 @@ def on_tensor_cores(top):
                 (passing if fraction < 1 else failing).append(records.Row(
                     what, number, problem, 1, fraction, ms, ms * 0.99, ms * 1.01, 10, 9))
     gates = [records.Gate(r.name, "periodic", of(320), not r.fails, 200.0 if r.fails else 0.1, 1e-7,
-                          1e-5, 1e-6, "") for r in rungs.TENSOR]
+                          1e-5, 1e-6, "") for r in (*rungs.TENSOR, *rungs.HOPPER)]
+    gates += [replace(g, path=g.path + tensor.BY_NVCC, fraction=0.2) for g in gates if g.passed]
     counters = [records.RungCounters(r.number, of(4096), 4 << 20, 90 << 20, 0, 10**7, 10**6, 0.9,
-                                     0.4, {"wait": 0.5}, 0.6 if r in rungs.TENSOR else 0.0)
+                                     0.4, {"wait": 0.5}, 0.0 if r in rungs.FINAL else 0.6)
                 for r in rungs.FINAL_AND_TENSOR]
     facts = [records.Facts(r.name, "sm_90", r.threads, 255, r.shared + r.static, 0, 0, 2,
-                           "registers", 0.125) for r in rungs.TENSOR]
+                           "registers", 0.125) for r in (*rungs.TENSOR, *rungs.HOPPER)]
     rates = [records.Rate(r.number, 600.0 if r.halves else 300.0) for r in rungs.TENSOR]
     caught = [records.Rejection(m.name, m.caught_by, of(320), True, "outside the gate")
               for m in mutants.TENSOR]
     agreed = [records.Agreement(r.number, kind, 8192, 0) for r in rungs.TENSOR
               for kind in fragments.KINDS]
+    again = [records.Repeat(r.number, Problem(4096, 4096, heads=heads), 10, 0)
+             for heads in (1, 16) for r in (*rungs.TENSOR, *rungs.HOPPER) if not r.fails]
     return records.Tensor({"torch": "2"}, top, gates, passing, failing, [], facts, rates,
-                          caught, agreed, counters)
+                          caught, agreed, counters, again)
 
 
 def in_use(top):

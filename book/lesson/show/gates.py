@@ -16,7 +16,7 @@ from ..problem.cases import BN, NAMES, Case, make
 from ..problem.gate import terms, tolerance
 from ..problem.problem import D, of
 from ..progress import Progress
-from ..tables import Sentence, Table, Tables
+from ..tables import Folded, Sentence, Table, Tables
 from ..text.edits import note as edited_note
 from .marks import NO_TENSOR, mark_of, origin, where
 from .rungs import title
@@ -203,8 +203,14 @@ def _recorded_gate(r, case, lacks):
                 t.add("recorded", f"{g.n:,}", "nvcc" if by else "NVRTC",
                       "pass" if g.passed else "fail", f"{g.fraction:.3f}",
                       f"{g.max_abs_error:.1e}", f"{g.rtol:.2g}")
-        parts.append(t if t.rows else Sentence(
-            f"{case} is none of the cases that were gated on {item.gpu}, {item.day}.", "computed"))
+        if not t.rows:
+            parts.append(Sentence(f"{case} is none of the cases that were gated on {item.gpu}, "
+                                  f"{item.day}.", "computed"))
+            continue
+        verdicts, fractions = [[cells[i] for cells, _ in t.rows] for i in (2, 3)]
+        parts.append(Folded(f"Recorded gates of rung {r.number} on {case}: {verdicts.count('pass')}"
+                            f" of {len(verdicts)} passed, at {max(fractions, key=float)} of the "
+                            "gate at worst", t))
     return Tables(parts if len(parts) > 1 else [*parts, Sentence(f"{NO_TENSOR}.", "computed")])
 
 

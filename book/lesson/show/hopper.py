@@ -6,7 +6,7 @@ from ..launch import rungs
 from ..machine import gpus
 from ..measure import evidence
 from ..measure.tensor import BY_NVCC
-from ..tables import Sentence, Table, Tables
+from ..tables import Folded, Sentence, Table, Tables
 from ..text import source
 from .drawing import BIG, Panel, Picture
 from .marks import NO_TENSOR, origin
@@ -147,20 +147,21 @@ def _panel(r, tile, until):
 
 
 def _legend():
-    words = ("S, PV in the lane of a group: it waits for this product",
-             "weights: work of its own, with what that waits for",
+    words = ("S, PV in a group's lane: it waits for them",
+             "weights: its own work, with what that waits for",
              "…: waits for the other group (in rung 26)",
-             "black: a stage is free, and a copy of a tile starts;",
-             "    how long that lasts was not counted",
+             "black: a stage is free, and a copy starts;",
+             "how long that lasts was not counted",
              "tensor cores: the products, one after another",
-             "", "Counted: clocks of a tile, and the share in which",
-             "tensor cores are busy, ends of a block included.",
+             "", "Counted: the clocks of a tile, and the share in",
+             "which tensor cores are busy; a block's ends too.",
              "Not counted: how far apart the groups are in",
              "rungs 28 and 29; half a tile is drawn.")
-    p = Panel("How to read it. " + " ".join(w.strip() for w in words), 26 + 16 * len(words))
+    p = Panel("How to read it. " + " ".join(filter(None, words)), 26 + 16 * len(words))
     p.text(0, 14, "How to read it", BIG, bold=True)
     for i, line in enumerate(words):
-        p.text(0, 36 + 16 * i, line)
+        if line:
+            p.text(0, 36 + 16 * i, line)
     return p
 
 
@@ -187,7 +188,7 @@ def counters():
         t.footer = ("clocks a tile: instructions over the four schedulers and the share of clocks "
                     "in which one issues. A product: those in which tensor cores are busy, over "
                     "the four of a tile")
-        parts += [t, _limit(item, found)]
+        parts += [Folded(f"{t.title}: the numbers", t), _limit(item, found)]
     return Tables(parts or [Sentence(f"no counters: {NO_TENSOR}, with Nsight Compute", "computed")])
 
 
@@ -223,8 +224,8 @@ def checks():
         gates, again = item.tensor.gates, item.tensor.repeats or []
         for r in rungs.HOPPER:
             cells = []
-            for path in (r.name, r.name + BY_NVCC):
-                mine = [g for g in gates if g.path == path]
+            for compiler in ("", BY_NVCC):
+                mine = _gates(gates, compiler, [r])
                 cells += [f"{sum(g.passed for g in mine)} of {len(mine)}",
                           f"{max(g.fraction for g in mine):.3f}"] if mine else ["–", "–"]
             runs = [x for x in again if x.rung == r.number]
@@ -236,7 +237,21 @@ def checks():
                     "inputs scaled far up and down; worst: the largest gate fraction. Runs: at "
                     + " and ".join(dict.fromkeys(f"{x.heads} x {x.n:,}" for x in again))
                     if again else "no repeated runs were recorded")
-        words = "; ".join(said) if said else "compute-sanitizer did not run"
-        parts += [t, Sentence(f"compute-sanitizer over all rungs on tensor cores: {words}.",
-                              "recorded", origin(item))]
+        words = "; ".join(said) if said else "did not run"
+        numbers = {r.number for r in rungs.HOPPER}
+        mine = [x for x in again if x.rung in numbers]
+        ended = ", ".join(f"{sum(g.passed for g in found)} of {len(found)} as {by} built them"
+                          for by, found in (("NVRTC", _gates(gates, "")),
+                                            ("nvcc", _gates(gates, BY_NVCC))))
+        parts += [Sentence(
+            f"Gates that these rungs passed: {ended}. Runs with another bit than the first: "
+            f"{sum(x.different for x in mine)} of {sum(x.runs for x in mine)}. compute-sanitizer "
+            f"over all rungs on tensor cores: {words}.", "recorded", origin(item)),
+            Folded("Checked, rung by rung", t)]
     return Tables(parts or [Sentence(NO_TENSOR, "computed")])
+
+
+def _gates(gates, compiler, which=rungs.HOPPER):
+    """Gates of some rungs as one compiler built them: NVRTC with '', nvcc with BY_NVCC."""
+    paths = {r.name + compiler for r in which}
+    return [g for g in gates if g.path in paths]

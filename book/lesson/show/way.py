@@ -115,12 +115,15 @@ def _panel(groups, scale, tall):
             name = s.rung.idea if s.rung else s.row.what
             colour = "fail" if s.row.fraction > 1 else "1" if s.rung else "2"
             length, at = scale * s.share, y + tall - 18
-            p.text(0, at + 12, s.row.rung or "")
+            if s.rung:
+                p.text(0, at + 12, s.row.rung)
             p.box(NAMES, at, length, 14, colour, solid=s.row.fraction <= 1,
                   dash=s.row.fraction > 1, of=s.name)
             if tall > 20:
                 p.text(NAMES, y + 9, name)
-                p.text(NAMES + length + 4, at + 12, f"{s.row.median_ms:.4f}")
+                x = NAMES + length + 4
+                x = sgemm + 4 if x < sgemm < x + 44 else x  # not on the line
+                p.text(x, at + 12, f"{s.row.median_ms:.4f}")
             else:
                 p.text(sgemm + 6, at + 12, name)
                 p.text(327, at + 12, f"{s.row.median_ms:.4f}", anchor="end")
