@@ -8,16 +8,19 @@ import re
 import lesson
 import numpy as np
 import pytest
-from lesson.launch import ladder, paths, rungs
+from lesson.launch import ladder, paths, rungs, splits
 from lesson.machine.emulator import HostBackend
 from lesson.machine.gpu import GpuBackend
-from lesson.machine.gpus import H200, T4
-from lesson.measure import evidence
+from lesson.machine.gpus import H200, T4, by_arch
+from lesson.measure import bench, evidence
 from lesson.problem import cases, gate, traffic
 from lesson.problem.problem import of
 from lesson.problem.reference import attention
+from lesson.show import hopper, way
 from lesson.show.headline import headline
+from lesson.show.hopper import Tile
 from lesson.show.rungs import header
+from lesson.text import source
 from support import ROOT
 from support.kernels import facts, needs_nvrtc
 
@@ -526,8 +529,10 @@ def test_what_the_first_page_says_of_its_table(h200):
     says("index", "Fewer bytes did not mean less time.",
          "Compare the first two rows with each other, and then the third with PyTorch")
     rows = [(cells[0], float(cells[1])) for cells, _ in headline().parts[0].rows]
-    (_, materialised), (_, online), (third, ours), *torch = rows
+    (_, materialised), (_, online), (third, ours), (fourth, hopper), *torch = rows
     assert ours < materialised < online and third.startswith("the end of the ladder")
+    says("index", "the fourth needs a Hopper GPU")
+    assert hopper < ours and "for a Hopper GPU: rung 31" in fourth
     assert len(torch) == 3 and all("PyTorch" in what and ours < ms for what, ms in torch)
 
 
@@ -597,6 +602,95 @@ def test_rung_25_came_out_ahead_of_its_prediction_for_the_reason_given(h200):
 def test_what_is_said_of_a_t4_s_tensor_cores():
     says("past-float32", "by its datasheet eight times the rate")
     assert T4.tensor_flops / T4.flops == pytest.approx(8, abs=0.1)
+
+
+# --- a Hopper GPU --------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def on_tensor_cores(h200):
+    """{(heads, N): {what: ms}} of the comparison on tensor cores; a rung under its number."""
+    found = {}
+    for row in (*h200.tensor.rows, *h200.tensor.failing):
+        found.setdefault((row.heads, row.n), {})[row.rung or row.what] = row.median_ms
+    return found
+
+
+def test_what_mma_reaches_alone(h200):
+    """Of the datasheet's rate; header 26 rounds it."""
+    alone = {rate.rung: 1e12 * rate.tflops for rate in h200.tensor.rates}[24]
+    assert 0.55 < alone / H200.tensor_flops < 0.65
+    assert "six tenths of the datasheet's rate" in header(26).parts["What it buys"]
+    says("hopper", "And rung 24 does not even reach that", "left tensor cores idle for much of the "
+         "time")
+    assert {c.rung: c.tensor for c in h200.tensor.counters}[24] < 0.75
+
+
+def test_rung_29_gained_less_than_predicted_for_the_reason_given(h200, on_tensor_cores):
+    says("hopper", "Less than predicted.", "the weights take longer there than in rung 28")
+    assert on_tensor_cores[1, 16384][29] > 1.05 * dict(rungs.rung(29).expected)[16384]
+    assert "three quarters" in header(29).parts["Prediction"]
+    tiles = {r.number: Tile.of(r, c) for r, c in hopper.counted(h200).items()}
+    own = {r.number: tiles[r.number].own(awaited) for r, awaited in hopper.AWAITED.items()}
+    assert tiles[29].busy < 0.73 and own[29] > 1.03 * own[28]
+    at_work = {number: own[number] / tiles[number].clocks for number in own}
+    assert at_work[29] > 1.1 * at_work[28]  # "at once for more of the time"
+
+
+def test_the_cell_on_the_lengths_is_what_the_picture_is_drawn_with(h200):
+    page = of_chapter("hopper", "import H200", "which = 29")
+    r = rungs.rung(page["which"])
+    assert page["clocks"] == pytest.approx(Tile.of(r, hopper.counted(h200)[r]).clocks)
+
+
+def test_what_float32_accuracy_costs_beside_fp16(on_tensor_cores):
+    says("hopper", "for one head it is hardly ahead", "takes about half the time of rung 31",
+         "a factor of about two there, not three")
+    for n in (4096, 16384):
+        ours, half = (on_tensor_cores[1, n][what] for what in (31, "FlashAttention-2, FP16"))
+        assert 1 <= ours / half < 1.25
+    longest = on_tensor_cores[1, 16384]
+    assert longest[31] / longest["cuDNN, FP16"] == pytest.approx(2, abs=0.3)
+    for name in ("hopper", "references"):
+        assert "https://arxiv.org/abs/2407.08608" in page(name)
+
+
+def test_what_the_last_rung_must_reach(h200, on_tensor_cores):
+    """Of the SGEMM rate, of PyTorch in float32, and of the best rung on float32 units."""
+    assert not h200.stale(evidence.TENSOR)
+    rate = {(row.heads, row.n): bench.share(row, h200.tensor.ceiling) for row in h200.tensor.rows
+            if row.rung == 31}
+    assert rate[1, 4096] >= 3.0 and rate[1, 16384] >= 4.3 and rate[16, 4096] >= 3.8
+    for size, least in (((1, 4096), 6), ((16, 4096), 5.5)):
+        times = on_tensor_cores[size]
+        torch = min(ms for what, ms in times.items() if str(what).startswith("PyTorch"))
+        assert torch / times[31] >= least
+    small = on_tensor_cores[1, 1024]
+    assert min(small[r.number] for r in rungs.FINAL) / small[31] >= 1.5
+
+
+def test_the_answers_on_a_hopper_gpu():
+    found = splits.choose(1024, among=rungs.FASTEST)
+    assert (found.rung.number, found.split.splits) == (31, 8)
+    says("hopper", "There are 8 query tiles for 132 SMs, so 16 parts would give nearly every SM",
+         "The estimate takes 8 parts of two tiles.", "lies in 32 registers of each thread")
+    assert 1024 // found.rung.bm == 8 and 1024 // found.rung.bn // 8 == 2
+    steps = source.constants("ladder/31_chained")["STEPS"]
+    assert 2 * steps * 4 == 32  # words of pHi and pLo
+    for arch, gpu in by_arch().items():
+        picked = splits.choose(16384, gpu, sms=100, among=rungs.FASTEST).rung
+        assert (picked.number == 31) == (arch == "sm_90")
+
+
+def test_what_the_whole_way_shows(on_tensor_cores, h200):
+    says("the-comparison", "No rung on float32 units passes the line; each rung of three narrow "
+         "products does.", "the lines of code grow more than sixfold",
+         "run on one compute capability alone")
+    ladder_, calls, outside = way.steps(h200)
+    assert all((s.share > 1) == (s.rung not in rungs.RUNGS) for s in ladder_)
+    assert all(s.share < 0.5 for s in calls) and all(s.row.fraction > 1 for s in outside)
+    lines = [way.lines(s.rung, s.row.splits) for s in ladder_]
+    assert 6 < lines[-1] / lines[0] < 7
+    assert {way.capabilities(r) for r in rungs.HOPPER} == {"9.0"}
 
 
 # --- sources --------------------------------------------------------------------------------------
