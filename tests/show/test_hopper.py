@@ -14,7 +14,7 @@ from lesson.measure.records import RungCounters
 from lesson.measure.tensor import BY_NVCC
 from lesson.problem.problem import Problem, of
 from lesson.show import hopper, tensor
-from support.pictures import boxes, words
+from support.pictures import boxes, images, outside, words
 
 LAST = rungs.HOPPER[-1]
 
@@ -159,7 +159,8 @@ def test_the_sentence_on_the_limit_is_computed(h200):
 
 
 def test_the_rungs_stand_beside_rung_24_and_what_fails_apart(h200):
-    right, wrong, verdict = lesson.ladder("Hopper").parts
+    picture, *folded, verdict = lesson.ladder("Hopper").parts
+    right, wrong = (part.table for part in folded)
     inside = [cells[0] for cells, _ in right.rows]
     for number in (19, 20, 21, 24, *range(26, 32)):
         assert sum(name.startswith(f"rung {number},") for name in inside) == 1
@@ -167,6 +168,13 @@ def test_the_rungs_stand_beside_rung_24_and_what_fails_apart(h200):
     assert [cells[0] for cells, _ in wrong.rows] == ["FlashAttention-2, FP16", "cuDNN, FP16"]
     for heads, n in tensor.SHOWN:
         assert f"{heads} x {n:,}: rung 31 at " in verdict.words
+    for image in images(picture):
+        assert outside(image) == []
+    (last,) = [row for row in h200.tensor.rows if (row.rung, row.heads, row.n) == (31, 1, 16384)]
+    assert f"{last.median_ms:.4f}" in words(picture)
+    assert "rung 31, launches that overlap 4." in picture.panels[1].alt
+    assert not any(row.rung == 22 and f"{row.median_ms:.4f}" in words(picture)
+                   for row in h200.tensor.failing)
     assert verdict.words.count("FlashAttention-2, FP16, which misses the gate by") == 3
 
 

@@ -192,7 +192,7 @@ def _rung_gate(which, case, n, splits):
 
 def _recorded_gate(r, case, lacks):
     """What recorded GPUs saw of a rung that nothing here can run: its gates on a case."""
-    parts = [Sentence(f"Nothing ran here: {lacks}.", "computed")]
+    parts = [Sentence(f"Nothing ran here: {lacks.partition(', for')[0]}.", "computed")]
     for item in evidence.shown("tensor"):
         t = Table(f"Gate: rung {r.number}, {case}, every recorded N",
                   ["N", "compiled by", "verdict", "gate fraction", "max abs error", "rtol"],

@@ -8,6 +8,7 @@ from ..measure import evidence
 from ..measure.tensor import BY_NVCC
 from ..tables import Folded, Sentence, Table, Tables
 from ..text import source
+from . import tensor, way
 from .drawing import BIG, Panel, Picture
 from .marks import NO_TENSOR, origin
 from .rungs import title
@@ -166,6 +167,18 @@ def _legend():
 
 
 # --- tables ---------------------------------------------------------------------------------------
+
+BESIDE = (rungs.before(rungs.HOPPER[0]), *rungs.HOPPER)
+
+
+def times():
+    """The rungs beside the fastest before them, float32 rungs and PyTorch; what fails apart."""
+    pictures = [way.beside(item, (rungs.BEST, *BESIDE), tensor.SHOWN[:2])
+                for item in evidence.shown("tensor")]
+    return Tables([*pictures, *(
+        Folded(f"{part.title}: the numbers", part) if isinstance(part, Table) else part
+        for part in tensor.beside(BESIDE).parts)])
+
 
 def counters():
     """What the counters saw of each rung, and what limits the last one."""

@@ -6,7 +6,7 @@ from .comparison import callers
 from .rungs import counters_of_rungs, times_of_rungs
 from .splits import merge_table, rescales, split_table
 from .t4 import t4_times
-from .tensor import agreement, beside, broken, counted, on_a_t4, on_hopper
+from .tensor import agreement, beside, broken, counted, on_a_t4
 from .use import in_use
 from .way import way
 
@@ -23,7 +23,7 @@ SEEN = {
     "tensor T4": on_a_t4,
     "fragments": agreement,
     "broken products": broken,
-    "Hopper": on_hopper,
+    "Hopper": hopper.times,
     "Hopper counters": hopper.counters,
     "Hopper checks": hopper.checks,
     "way": way,

@@ -34,11 +34,6 @@ def beside(which=rungs.TENSOR):
     return Tables(parts or [Sentence(NO_TENSOR, "computed")])
 
 
-def on_hopper():
-    """The rungs for a Hopper GPU beside the fastest before them, float32 rungs and PyTorch."""
-    return beside((rungs.before(rungs.HOPPER[0]), *rungs.HOPPER))
-
-
 def _rows(words, rows, found, note):
     """A Table of some rows of a Tensor."""
     t = Table(words, ["what", "gate fraction",

@@ -83,10 +83,29 @@ def way(n=4096, heads=1):
     return Tables(parts or [Sentence(NO_TENSOR, "computed")])
 
 
+def beside(item, which, sizes):
+    """Rates of some rungs on tensor cores, PyTorch and what is outside the gate, in one run of a
+    recorded GPU: a Picture with a panel for each (heads, N) of ``sizes``."""
+    numbers, panels = [r.number for r in which], []
+    groups = {(heads, n): [[Step(row, share(row, item.tensor.ceiling), None) for row in rows
+                            if (row.heads, row.n) == (heads, n) and row.rung in kinds]
+                           for rows, kinds in ((item.tensor.rows, numbers), (item.tensor.rows, [0]),
+                                               (item.tensor.failing, [0]))]
+              for heads, n in sizes}
+    scale = (328 - NAMES - TIMES) / max(s.share for found in groups.values() for group in found
+                                        for s in group)
+    for (heads, n), found in groups.items():
+        words = f"{heads} x {n:,}: float32 accuracy", "A library's calls", OUTSIDE
+        panels.append(_panel(list(zip(words, found, strict=True)), scale, 30))
+    return Picture(panels, "Heads x N: rate as a multiple of the SGEMM rate in the same run",
+                   "recorded", origin(item))
+
+
 # --- the picture ----------------------------------------------------------------------------------
 
 NAMES = 26  # px before a bar
 TIMES = 52  # px for a time behind it
+OUTSIDE = "Outside the gate, so no result"
 
 
 def _panels(ladder, calls, outside):
@@ -97,7 +116,7 @@ def _panels(ladder, calls, outside):
     narrow = [s for s in ladder if s not in plain]
     return [_panel([("On float32 units", plain)], scale, 20),
             _panel([("On tensor cores, float32 accuracy", narrow), ("A library's calls", calls),
-                    ("Outside the gate, so no result", outside)], scale, 30)]
+                    (OUTSIDE, outside)], scale, 30)]
 
 
 def _panel(groups, scale, tall):
