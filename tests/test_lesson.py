@@ -34,6 +34,7 @@ CALLS = {
     "long_runs": lambda f: f("estimate"),
     "masks": lambda f: f("gate", 5, 2, causal=True),
     "mutants": lambda f: f(64),
+    "mutation_score": lambda f: f(),
     "output": lambda f: f("online", "flat", 64),
     "plot": lambda f: f("score matrix"),
     "ranks": lambda f: f("run", 64, 2),
@@ -52,7 +53,7 @@ CALLS = {
 REFUSED = {"exercise": "run the cell that begins with %%kernel exercise/update first",
            "record": "no live GPU", "save": "nothing is edited"}
 MOST = 25  # verbs, and those that later chapters brought:
-LATER = {"run", "output", "watch", "ranks", "attention", "masks"}
+LATER = {"run", "output", "watch", "ranks", "attention", "masks", "mutation_score"}
 
 
 def test_every_verb_is_called_below_and_they_are_few():

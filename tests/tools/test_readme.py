@@ -22,7 +22,7 @@ def test_the_table_has_the_pair_the_win_and_pytorch_with_their_gates():
     for row in torch:
         assert f"| {row.what} | {row.median_ms:.3f} |" in text
         assert f" {row.fraction:.3f} |" in text
-    assert text.count("\n| ") == 3 + 2 + len(torch) - 1  # a head, the pair, the win, PyTorch
+    assert text.count("\n| ") == 3 + 3 + len(torch) - 1  # a head, the pair, the wins, PyTorch
 
 
 def test_an_old_table_is_named_and_repaired(tmp_path, monkeypatch, capsys):
