@@ -60,7 +60,8 @@ def gates(backend, progress, groups=None):
             made = attention.planned(backend, p, [backend.put(x) for x in
                                                   (case.q, case.k, case.v)])
             rows.append(gate_row("attention", "random", p,
-                                 judge(made.run(), ref.o, p, ref.max_abs_score)))
+                                 judge(made.run().reshape(p.q_shape), ref.o, p,
+                                       ref.max_abs_score)))
         count += len(ensure_passed(rows))
         worst.append(max(rows, key=lambda row: row.fraction))
     return count, worst
