@@ -24,9 +24,9 @@ def plot(what):
     recorded ladder 'rungs' (share of the SGEMM rate), 'times' (against N) or 'roofline'. A picture:
     'memory levels' of a GPU and what passes between them, 'threads' of attentionOnline and what
     each computes, 'one tile' of a row's state, '8 x 8' scores of a thread, 'merge', parts as a
-    tree, 'masks', the keys that a query sees, 'mask tiles', what is skipped of them, 'pipeline', who
-    waits for whom on a Hopper GPU, or 'fragments', who holds which number of a product on tensor
-    cores."""
+    tree, 'masks', the keys that a query sees, 'mask tiles', what is skipped of them, 'pipeline',
+    who waits for whom on a Hopper GPU, or 'fragments', who holds which number of a product on
+    tensor cores."""
     if what not in PLOTS:
         raise ArgumentError(f"what = {what!r}: choose one of {', '.join(PLOTS)}")
     if what in PICTURES:
