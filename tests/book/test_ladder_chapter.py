@@ -10,7 +10,7 @@ from support.ladder import LETTERS
 
 RUNGS = ("the-ladder", "the-upper-ladder")
 CHAPTERS = (*RUNGS, "tensor-cores", "past-float32", "hopper", "the-merge",
-            "the-comparison", "more-than-one-gpu")
+            "the-comparison", "attention-in-use", "more-than-one-gpu")
 ALL = rungs.ALL[1:]
 SHOWN = (*(f"lesson.rung({r.number})" for r in ALL),
          *(f'lesson.ladder("{what}"' for what in SEEN),

@@ -4,6 +4,7 @@ import struct
 
 import pytest
 from lesson.errors import CompileError
+from lesson.launch import rungs
 from lesson.machine import nvrtc, signatures
 from lesson.text import source
 from lesson.text.source import from_text
@@ -36,10 +37,22 @@ def test_signatures_are_the_public_ones(kernels):
         assert types["n"] == "size_t" and types.get("scale", "float") == "float"
 
 
+# Written for a Hopper GPU's tensor cores alone, which the emulator does not know.
+HOPPER = {rungs.IMAGES, *(r.name for r in rungs.HOPPER), "use/images", "use/hopper"}
+
+
 @needs_nvrtc
-@pytest.mark.parametrize("name", source.names())
+@pytest.mark.parametrize("name", sorted({*source.names()} - HOPPER))
 def test_both_compilers_read_the_same_in_every_file(emulated, name):
     assert emulated.compile(source.load(name)).kernels == nvrtc.kernels(source.load(name), "sm_90")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", sorted(HOPPER))
+def test_the_emulator_says_that_it_does_not_know_a_hopper_gpus_instructions(emulated, name):
+    assert nvrtc.kernels(source.load(name), "sm_90")
+    with pytest.raises(CompileError, match="PTX, a GPU's own instructions"):
+        emulated.compile(source.load(name))
 
 
 @pytest.mark.parametrize("declared, pointer, read_only, dtype", [
