@@ -51,6 +51,20 @@ def test_a_record_of_two_gpus(two_gpus, tmp_path):
     assert len(recorded_table(item).rows) == len(seen)
 
 
+@needs_compiler
+def test_a_file_that_is_there_is_what_it_is_added_to(two_gpus, monkeypatch, tmp_path):
+    path, how = tmp_path / "test.json", {"n": 192, "limit_s": 0.0, "rounds": 1}
+    item = evidence.latest()["Stand-in"]
+    evidence.write(replace(item, date="2026-01-02T03:04:05+00:00",
+                           versions={**item.versions, "gpu": "NVIDIA Stand-in"}), path)
+    monkeypatch.setattr(evidence, "latest", lambda: {})
+    again, _ = several_gpus.record(lambda *how: None, path, **how)
+    assert again.date == "2026-01-02T03:04:05+00:00" and again.several is not None
+    evidence.write(sample(), path)
+    with pytest.raises(ArgumentError, match="holds a run of Test, and this is Stand-in"):
+        several_gpus.record(lambda *how: None, path, **how)
+
+
 def test_it_is_added_to_a_run_of_the_same_gpu(two_gpus, monkeypatch):
     monkeypatch.setattr(evidence, "latest", lambda: {})
     with pytest.raises(ArgumentError, match="Stand-in fits these kernels.*record first"):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from statistics import median
 
 from ..errors import ArgumentError
@@ -82,10 +83,15 @@ def measure(progress, n=N, limit_s=LIMIT_S, rounds=ROUNDS, seen=None, say=None):
 def record(progress, path=None, **how):
     """Measure, and add the part to this GPU's newest evidence of these kernels: (Evidence, path).
 
-    path: the file to write; the one of this GPU and of the evidence's day where it is None.
+    path: the file to write; the one of this GPU and of the evidence's day where it is None. Where
+    the file is there, the part is added to the run that it holds.
     """
     gpu = backends.choose("live").versions()["gpu"].removeprefix("NVIDIA ")
-    item = evidence.latest().get(gpu)
+    there = path is not None and Path(path).exists()
+    item = evidence.read(path) if there else evidence.latest().get(gpu)
+    if there and item.gpu != gpu:
+        raise ArgumentError(f"{path} holds a run of {item.gpu}, and this is {gpu}: name another "
+                            "file")
     if item is None or item.stale(evidence.LADDER):
         raise ArgumentError(f"no recorded run of {gpu} fits these kernels, and this is added to "
                             "one: python -m lesson record first")
