@@ -4,11 +4,10 @@ import struct
 
 import pytest
 from lesson.errors import CompileError
-from lesson.launch import rungs
 from lesson.machine import nvrtc, signatures
 from lesson.text import source
 from lesson.text.source import from_text
-from support.kernels import needs_nvrtc
+from support.kernels import HOPPER, needs_nvrtc
 
 
 @pytest.fixture(params=["host", "NVRTC"])
@@ -35,10 +34,6 @@ def test_signatures_are_the_public_ones(kernels):
     for kernel in found.values():
         types = {p.name: p.type for p in kernel.params}
         assert types["n"] == "size_t" and types.get("scale", "float") == "float"
-
-
-# Written for a Hopper GPU's tensor cores alone, which the emulator does not know.
-HOPPER = {rungs.IMAGES, *(r.name for r in rungs.HOPPER), "use/images", "use/hopper"}
 
 
 @needs_nvrtc

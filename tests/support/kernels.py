@@ -3,11 +3,16 @@
 from functools import cache
 
 import pytest
+from lesson.launch import rungs
 from lesson.machine import nvrtc
 from lesson.text import source
 from lesson.text.edits import find, replace
 
 needs_nvrtc = pytest.mark.skipif(not nvrtc.available()[0], reason=str(nvrtc.available()[1]))
+
+# Written for a Hopper GPU's tensor cores alone, which no other GPU has and the emulator does not
+# know.
+HOPPER = {rungs.IMAGES, *(r.name for r in rungs.HOPPER), "use/images", "use/hopper"}
 
 
 def edit(target, old, new):
